@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pacegate::{Algorithm, Cost, Limit, LimitOverride, PlanLimit};
+use pacegate::{Algorithm, Cost, Limit, LimitOverride, PlanLimit, identity};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -118,7 +118,12 @@ pub(crate) fn of_override(of: &Override) -> Value {
     let mut value = numbers(&of.numbers);
     if let Value::Object(fields) = &mut value {
         fields.insert("override_id".to_owned(), of.override_id.clone().into());
-        fields.insert("user_id".to_owned(), of.user_id.clone().into());
+        if of.dimension == identity::USER {
+            fields.insert("user_id".to_owned(), of.user_id.clone().into());
+        } else {
+            fields.insert("dimension".to_owned(), of.dimension.clone().into());
+            fields.insert("identifier".to_owned(), of.user_id.clone().into());
+        }
         fields.insert("rule".to_owned(), of.rule.clone().into());
         fields.insert("reason".to_owned(), of.reason.clone().into());
         fields.insert("expires_at_micros".to_owned(), micros(of.expires_at).into());

@@ -91,6 +91,7 @@ mod schema;
 mod seal;
 mod statement;
 mod usage;
+mod user_import;
 mod users;
 mod verify;
 
@@ -99,7 +100,7 @@ pub use bounds::{CUSTOM_LIMITS_MAX, PAGE_MAX, REASON_LENGTH_MAX};
 pub use catalog::{Catalog, CatalogOptions};
 pub use decisions::{DECISIONS_MAX, DecisionFilter, DecisionRecord, shorten_identifier};
 pub use error::CatalogError;
-pub use overrides::OVERRIDES_MAX;
+pub use overrides::{IDENTITY_OVERRIDES_MAX, OVERRIDES_MAX};
 pub use pacegate::rules::RULES_MAX;
 pub use plans::PLANS_MAX;
 pub use precondition::{Expected, RuleRef};
@@ -110,4 +111,5 @@ pub use record::{
 pub use registry::{CatalogPoll, Registry, RegistryError, Sources};
 pub use retention::{Removed, Retention};
 pub use usage::{Period, UsageFilter, UsageRecord};
+pub use user_import::{IMPORT_USERS_MAX, UserOutcome};
 pub use users::ProfileUntil;

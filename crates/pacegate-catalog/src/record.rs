@@ -76,14 +76,31 @@ impl UserChange {
     pub fn all(tier: Option<&str>, custom_limits: &[(String, LimitOverride)]) -> Self {
         Self { tier: Some(tier.map(str::to_owned)), custom_limits: Some(custom_limits.to_vec()) }
     }
+
+    /// The user after this change, in its next version.
+    pub(crate) fn apply_to(&self, before: Option<&User>, user_id: &str, now: Timestamp) -> User {
+        let (tier, custom_limits, version) = match before {
+            Some(user) => (user.tier.clone(), user.custom_limits.clone(), user.version),
+            None => (None, Vec::new(), 0),
+        };
+        User {
+            user_id: user_id.to_owned(),
+            tier: self.tier.clone().unwrap_or(tier),
+            custom_limits: self.custom_limits.clone().unwrap_or(custom_limits),
+            version: version + 1,
+            updated_at: now,
+        }
+    }
 }
 
-/// A temporary limit for one user.
+/// A temporary limit for one user or another identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// The id of the override.
     pub override_id: String,
-    /// The user that it applies to.
+    /// The dimension of the identity, usually `user`.
+    pub dimension: String,
+    /// The user, or the identifier in another dimension.
     pub user_id: String,
     /// The name of the rules with overridden values.
     pub rule: String,
@@ -193,6 +210,8 @@ pub struct RuleList {
     pub rules: Vec<StoredRule>,
     /// The plans, by name.
     pub plans: Vec<StoredPlan>,
+    /// The overrides for identities other than users, oldest first.
+    pub overrides: Vec<Override>,
     /// The errors of rows that are skipped, because the tables were edited outside Pacegate.
     pub unreadable: Vec<String>,
 }
@@ -200,7 +219,7 @@ pub struct RuleList {
 /// A new override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewOverride {
-    /// The user that it applies to.
+    /// The user, or the identifier in another dimension.
     pub user_id: String,
     /// The name of the rules with overridden values.
     pub rule: String,

@@ -100,7 +100,15 @@ impl Registry {
         let revision = self.catalog.revision().await?;
         let known = current.catalog.revision;
         if (revision.epoch, revision.rules) == (known.epoch, known.rules) {
-            return Ok((revision, false));
+            let now = self.catalog.clock.now();
+            if current.catalog.overrides.iter().all(|of| of.expires_at > now) {
+                return Ok((revision, false));
+            }
+            let mut list = RuleList::clone(&current.catalog);
+            list.overrides.retain(|of| of.expires_at > now);
+            let next = Sources { file: current.file.clone(), catalog: Arc::new(list) };
+            self.put(&mut current, next)?;
+            return Ok((revision, true));
         }
         let list = self.catalog.rules().await?;
         let next = Sources { file: current.file.clone(), catalog: Arc::new(list) };
@@ -230,6 +238,9 @@ impl Sources {
                 continue;
             }
             builder = builder.plan(&plan.name, plan.limits.iter().cloned());
+        }
+        for of in &self.catalog.overrides {
+            builder = builder.override_limit(&of.dimension, &of.user_id, &of.rule, of.numbers);
         }
         builder
     }

@@ -15,7 +15,7 @@ use crate::precondition::{Expected, RuleRef};
 use crate::record::{Actor, PolicyDetail, RuleList, StoredRule};
 use crate::seal::Sealed;
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
-use crate::{plans, rule_row};
+use crate::{overrides, plans, rule_row};
 
 /// Number of rules that are read at a time.
 const LOAD_PAGE: i64 = 5_000;
@@ -48,6 +48,8 @@ impl Catalog {
             }
         }
         let plan_rows = plans::select_all(self.kind).rows(&mut snapshot).await?;
+        let override_rows = overrides::select_identities(self.kind, self.clock.now());
+        let override_rows = override_rows.rows(&mut snapshot).await?;
         bounded(STATEMENT_TIMEOUT, snapshot.rollback()).await?;
         lease.settle();
         if let Some(read) = reading {
@@ -56,6 +58,12 @@ impl Catalog {
         for row in plan_rows {
             match plans::read(&row) {
                 Ok(plan) => list.plans.push(plan),
+                Err(error) => list.unreadable.push(error.to_string()),
+            }
+        }
+        for row in override_rows {
+            match overrides::read(&row) {
+                Ok(of) => list.overrides.push(of),
                 Err(error) => list.unreadable.push(error.to_string()),
             }
         }

@@ -9,8 +9,12 @@ use crate::statement::{BULK_TIMEOUT, STATEMENT_TIMEOUT, Statement, bounded, colu
 
 /// The migration steps. A released statement never changes. Each step can be repeated, because
 /// MySQL cannot roll back half of one.
-const STEPS: [&str; 3] =
-    [include_str!("migrations/1.sql"), include_str!("migrations/2.sql"), include_str!("migrations/3.sql")];
+const STEPS: [&str; 4] = [
+    include_str!("migrations/1.sql"),
+    include_str!("migrations/2.sql"),
+    include_str!("migrations/3.sql"),
+    include_str!("migrations/4.sql"),
+];
 
 const VERSIONS: &str =
     "CREATE TABLE IF NOT EXISTS pacegate_catalog_schema (version BIGINT NOT NULL PRIMARY KEY)";

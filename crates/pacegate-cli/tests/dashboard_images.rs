@@ -1,5 +1,6 @@
-//! Every page that `docs/dashboard.md` shows can be shown, under traffic. With `PACEGATE_SCREENSHOTS=$PWD/docs/images` the chart is watched for three
-//! minutes first, and the pictures are kept.
+//! The screenshots of `docs/dashboard.md`, taken under traffic. With
+//! `PACEGATE_SCREENSHOTS=$PWD/docs/images` the test first sends traffic for `SECONDS` and then
+//! saves the pictures.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,8 +15,8 @@ use process::{Service, ask, file};
 use serde_json::{Value, json};
 use tokio::time::interval;
 
-/// How long the chart is watched for a picture.
-const SECONDS: u32 = 185;
+/// Duration of the traffic before the pictures are taken.
+const SECONDS: u32 = 240;
 
 const CONFIG: &str = r#"
 rules:
@@ -45,7 +46,7 @@ fn prepare(url: &str) {
     send(url, "POST", "/api/v1/users/acme-corp/override", &launch);
 }
 
-/// Some traffic that rises and falls, until the task is aborted.
+/// Traffic that rises and falls, until the task is aborted.
 async fn traffic(url: String) {
     let mut ticks = interval(Duration::from_millis(100));
     for turn in 0_u32.. {
@@ -53,7 +54,7 @@ async fn traffic(url: String) {
         let wave = 1.0 + (f64::from(turn) / 160.0).sin() * 0.35 + fastrand::f64() * 0.25;
         let checks: Vec<Value> = (0..(9.0 * wave) as usize)
             .map(|number| {
-                // A few ask much, many ask little.
+                // A few users send most of the requests.
                 let user = USERS[(fastrand::f64().powi(3) * USERS.len() as f64) as usize];
                 let (method, endpoint) =
                     [("GET", "/api/v1/search"), ("POST", "/api/v1/orders"), ("GET", "/api/v1/orders/17")]
@@ -61,7 +62,7 @@ async fn traffic(url: String) {
                 json!({"user_id": user, "endpoint": endpoint, "method": method})
             })
             .collect();
-        // Every now and then somebody storms.
+        // Bursts of logins from one address.
         let storm = if turn < 10 || turn % 200 > 140 { 3 } else { 0 };
         let storming = (0..storm)
             .map(|_| json!({"keys": {"ip": "203.0.113.9"}, "endpoint": "/login", "method": "POST"}));
@@ -70,7 +71,7 @@ async fn traffic(url: String) {
     }
 }
 
-/// Takes a picture, and keeps it if there is a place for it.
+/// Takes a screenshot, and saves it if `directory` is given.
 async fn picture(browser: &Browser, directory: Option<&Path>, name: &str) {
     browser.run("document.activeElement.blur()").await;
     let picture = browser.driver.screenshot_as_png().await.unwrap();
@@ -81,7 +82,7 @@ async fn picture(browser: &Browser, directory: Option<&Path>, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_images_of_the_guide() {
+async fn screenshots_of_the_guide() {
     let directory = std::env::var_os("PACEGATE_SCREENSHOTS").map(PathBuf::from);
     let directory = directory.as_deref();
     let configuration = tempfile::tempdir().unwrap();
@@ -110,16 +111,21 @@ async fn the_images_of_the_guide() {
     browser.see_in("#rule-table", "exports").await;
     picture(&browser, directory, "dashboard-rules.png").await;
     browser.click("Enforce search").await;
-    browser.see_in("dialog", "would have been blocked").await;
+    browser.see_in("dialog", "would have been denied").await;
     picture(&browser, directory, "dashboard-enforce.png").await;
     browser.click("Cancel").await;
-    browser.click("Users").await;
-    browser.fill("User id", "acme-corp").await;
+    browser.click("Lookup").await;
+    browser.fill("Identifier", "acme-corp").await;
     browser.click("Look up").await;
-    browser.see_in("#user", "product launch").await;
+    browser.see_in("#lookup", "product launch").await;
     picture(&browser, directory, "dashboard-user.png").await;
+    browser.click("Log").await;
+    browser.choose("Decision", "denied").await;
+    browser.click("Filter").await;
+    browser.see_in("#log-table", "rate limit exceeded").await;
+    picture(&browser, directory, "dashboard-log.png").await;
     browser.click("Audit").await;
-    browser.see_in("#audit-list", "rule.create").await;
+    browser.see_in("#audit-list", "Rule created").await;
     picture(&browser, directory, "dashboard-audit.png").await;
     browser.prefers("dark").await;
     browser.click("Try").await;

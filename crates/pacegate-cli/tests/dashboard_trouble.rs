@@ -1,4 +1,5 @@
-//! The dashboard where things are not as they should be: keys that end, a service that restarts, hostile names, no mouse, a small screen.
+//! The dashboard under adverse conditions: invalid keys, restarts, hostile names, keyboard only, a
+//! small screen.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,30 +17,25 @@ use serde_json::{Value, json};
 use thirtyfour::Key;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_that_end_and_keys_that_are_guessed() {
+async fn expired_and_guessed_keys_are_rejected() {
     let (service, browser) = start().await;
     let short = ask(&service, "POST", "/api/v1/keys", &json!({"role": "reader", "expires_in_seconds": 2}));
     browser.sign_in(short["secret"].as_str().unwrap()).await;
-    // Either way: before it is in, or while the page is open.
+    // The key expires before the sign-in or while the page is open.
     browser.see_in("#sign-in-message", "The API key has expired.").await;
     let admin = ask(&service, "POST", "/api/v1/keys", &json!({"role": "admin"}));
     for guess in 0..20 {
         service.post("/api/v1/rules", &format!("guess-{guess}"), "{}");
     }
     browser.sign_in("another-guess").await;
-    browser
-        .see_in(
-            "#sign-in-message",
-            "Too many keys that are not valid were tried from this address. Try again in",
-        )
-        .await;
+    browser.see_in("#sign-in-message", "Too many invalid API keys from this address. Retry in").await;
     browser.sign_in(admin["secret"].as_str().unwrap()).await;
     browser.see_in("h1", "Live").await;
     browser.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_only_look_changes_nothing_and_a_revoked_key_ends_it() {
+async fn reader_key_cannot_change_anything_and_its_revocation_ends_the_session() {
     let (service, browser) = start().await;
     ask(&service, "POST", "/api/v1/rules", &shadow_rule("watching"));
     check(&service, "erin", 1);
@@ -50,14 +46,16 @@ async fn who_may_only_look_changes_nothing_and_a_revoked_key_ends_it() {
     for button in ["New rule", "Enforce watching", "Edit watching", "Delete watching"] {
         assert!(browser.is_disabled(button).await, "{button}");
     }
-    browser.click("Users").await;
-    browser.fill("User id", "erin").await;
+    browser.click("Lookup").await;
+    browser.fill("Identifier", "erin").await;
     browser.click("Look up").await;
-    for button in ["watching: 2× for 1 hour", "watching: custom override", "watching: reset counters"] {
+    for button in
+        ["Set tier…", "watching: 2× for 1 hour", "watching: custom override", "watching: reset counters"]
+    {
         assert!(browser.is_disabled(button).await, "{button}");
     }
     browser.click("Try").await;
-    assert!(browser.is_disabled("Really check (charges)").await);
+    assert!(browser.is_disabled("Check and charge").await);
     browser.fill("User id", "erin").await;
     browser.click("Explain").await;
     browser.see_in("#verdict", "Would be allowed").await;
@@ -69,7 +67,7 @@ async fn who_may_only_look_changes_nothing_and_a_revoked_key_ends_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tab_left_open_survives_a_restart() {
+async fn open_tab_survives_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let config = file(directory.path(), CONFIG);
     let address = format!("127.0.0.1:{}", free_port());
@@ -80,9 +78,9 @@ async fn a_tab_left_open_survives_a_restart() {
     browser.see_in("#connection", "Live").await;
     service.kill();
     browser.see_in("#connection", "Connection lost, retrying").await;
-    // What is asked meanwhile is answered plainly.
+    // Other pages show that the service is down.
     browser.click("Rules").await;
-    browser.see_in("#rule-table", "The service does not answer.").await;
+    browser.see_in("#rule-table", "The service is not reachable.").await;
     browser.click("Live").await;
     let service = Service::start_at(&arguments, &[KEY]);
     browser.see_in("#connection", "Live").await;
@@ -92,7 +90,7 @@ async fn a_tab_left_open_survives_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_finds_no_place_to_watch_gets_one_when_there_is_one() {
+async fn stream_starts_when_another_one_of_the_key_ends() {
     let (service, browser) = start().await;
     let address = service.url.trim_start_matches("http://");
     let watch = || {
@@ -105,14 +103,11 @@ async fn whoever_finds_no_place_to_watch_gets_one_when_there_is_one() {
         assert_eq!(&answer, b"HTTP/1.1 200");
         stream
     };
-    // As many as one key may have.
+    // The maximum number of streams per key.
     let others: Vec<TcpStream> = (0..8).map(|_| watch()).collect();
     browser.sign_in("secret").await;
     browser
-        .see_in(
-            "#connection",
-            "This key has 8 open streams; close one first. Try again in 1 second. Retrying.",
-        )
+        .see_in("#connection", "This key has 8 open streams; close one first. Retry in 1 second. Retrying.")
         .await;
     drop(others);
     browser.see_in("#connection", "Live").await;
@@ -120,7 +115,7 @@ async fn whoever_finds_no_place_to_watch_gets_one_when_there_is_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_identifiers_are_only_text() {
+async fn hostile_identifiers_are_shown_as_text() {
     let (service, browser) = start().await;
     let hostile = "<img src=x onerror=window.hacked=1>'/../%2f{{7*7}}";
     check(&service, hostile, 7);
@@ -149,10 +144,10 @@ async fn hostile_identifiers_are_only_text() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_keyboard_is_enough() {
+async fn keyboard_reaches_everything() {
     let (service, browser) = start().await;
     ask(&service, "POST", "/api/v1/rules", &shadow_rule("watching"));
-    // The field has the focus.
+    // The field has the focus at the start.
     browser.press("secret").await;
     browser.press(Key::Enter).await;
     browser.see_in("h1", "Live").await;
@@ -161,17 +156,26 @@ async fn the_keyboard_is_enough() {
         let script = "const at = document.activeElement; return at.getAttribute('aria-label') ?? at.textContent.trim()";
         browser.run(script).await
     };
-    assert_eq!(focused().await, "Live", "the heading is read first");
-    // Back over everything that stands before it, as far as the way around all that.
-    for name in
-        ["Sign out", "Theme: auto", "Keys", "Audit", "Try", "Users", "Rules", "Live", "Skip to content"]
-    {
+    assert_eq!(focused().await, "Live", "the heading has the focus");
+    // Back through the navigation, up to the link that skips it.
+    for name in [
+        "Sign out",
+        "Theme: auto",
+        "Keys",
+        "Audit",
+        "Log",
+        "Try",
+        "Lookup",
+        "Rules",
+        "Live",
+        "Skip to content",
+    ] {
         browser.tab_back().await;
         assert_eq!(focused().await, name);
     }
     browser.press(Key::Enter).await;
     assert_eq!(browser.run("return document.activeElement.id").await, "content");
-    for name in ["Sign out", "Theme: auto", "Keys", "Audit", "Try", "Users", "Rules"] {
+    for name in ["Sign out", "Theme: auto", "Keys", "Audit", "Log", "Try", "Lookup", "Rules"] {
         browser.tab_back().await;
         assert_eq!(focused().await, name);
     }
@@ -192,16 +196,25 @@ async fn the_keyboard_is_enough() {
     }
     browser.press(Key::Escape).await;
     browser.gone("dialog").await;
-    assert_eq!(focused().await, "Enforce watching", "it comes back");
+    assert_eq!(focused().await, "Enforce watching", "the focus returns");
     browser.close().await;
 }
 
+/// Maximum height of a page on a phone, in pixels: about two and a half screens.
+const PHONE_HEIGHT_MAX: u64 = 2_100;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_screens_and_the_dark() {
+async fn pages_fit_a_phone_and_follow_the_theme() {
     let (service, browser) = start().await;
     let long = "a-very-long-identifier-".repeat(12);
-    check(&service, &long, 6);
     ask(&service, "POST", "/api/v1/rules", &shadow_rule(&"long-rule-name-".repeat(8)));
+    // More of everything than fits on a page.
+    for number in 0..20 {
+        ask(&service, "POST", "/api/v1/rules", &shadow_rule(&format!("rule-{number:02}")));
+        ask(&service, "POST", "/api/v1/keys", &json!({"role": "reader", "name": format!("key-{number:02}")}));
+        check(&service, &format!("user-{number:02}"), 1);
+    }
+    check(&service, &long, 21);
     browser.resize(390, 844).await;
     let narrow = "return document.documentElement.scrollWidth <= innerWidth";
     assert_eq!(browser.run(narrow).await, json!(true), "sign-in");
@@ -211,27 +224,39 @@ async fn small_screens_and_the_dark() {
         ("Live", "By rule"),
         ("Rules", "long-rule-name"),
         ("Try", "Explain"),
-        ("Audit", "rule.create"),
-        ("Keys", "Make a key"),
-        ("Users", "User id"),
+        ("Log", "denied"),
+        ("Audit", "Rule created"),
+        ("Keys", "Show all 20"),
+        ("Lookup", "Identifier"),
     ] {
         browser.click(page).await;
         browser.see_in("#content", shown).await;
-        assert_eq!(browser.run(narrow).await, json!(true), "{page}");
+        assert_eq!(browser.run(narrow).await, json!(true), "{page} has no horizontal scrolling");
+        let height = browser.page_height().await;
+        assert!(height <= PHONE_HEIGHT_MAX, "{page} is {height} px high");
     }
-    browser.fill("User id", &long).await;
+    browser.fill("Identifier", &long).await;
     browser.click("Look up").await;
     browser.see_in("td.use", "5 of 5").await;
     assert_eq!(browser.run(narrow).await, json!(true), "a user");
+    let height = browser.page_height().await;
+    assert!(height <= PHONE_HEIGHT_MAX, "the limits of a user are {height} px high");
+    // Sections open one at a time.
+    browser.click("Live").await;
+    browser.see_in("#heaviest", &shorten_identifier(&long)).await;
+    browser.gone("#by-rule").await;
+    browser.run("[...document.querySelectorAll('summary')].find((one) => one.innerText.includes('By rule')).click()").await;
+    browser.see_in("#by-rule", "per-user-minute").await;
+    browser.gone("#heaviest").await;
 
     let ground = "return getComputedStyle(document.body).backgroundColor";
     browser.prefers("light").await;
     let light = browser.run(ground).await;
     browser.prefers("dark").await;
     let dark = browser.run(ground).await;
-    assert_ne!(light, dark, "as the system has it");
+    assert_ne!(light, dark, "follows the system");
     browser.click("Theme: auto").await;
-    assert_eq!(browser.run(ground).await, light, "chosen by hand");
+    assert_eq!(browser.run(ground).await, light, "chosen in the page");
     browser.click("Theme: light").await;
     browser.prefers("light").await;
     assert_eq!(browser.run(ground).await, dark);

@@ -27,7 +27,7 @@ use crate::{
 /// Prefix of environment variables that override a value: `PACEGATE_SERVER__HTTP` is `server.http`.
 const ENVIRONMENT_PREFIX: &str = "PACEGATE_";
 /// Variables of the program that are not values of the file.
-const ENVIRONMENT_OTHER: [&str; 2] = ["PACEGATE_ADMIN_KEY", "PACEGATE_API_KEY"];
+const ENVIRONMENT_OTHER: [&str; 3] = ["PACEGATE_ADMIN_KEY", "PACEGATE_API_KEY", "PACEGATE_COMMIT"];
 /// Variables that Kubernetes sets in the pods of a namespace with a service called `pacegate`. They
 /// cannot be values of the file, whose levels are separated by two underscores.
 const ENVIRONMENT_KUBERNETES: [&str; 3] = ["PACEGATE_PORT", "PACEGATE_SERVICE_HOST", "PACEGATE_SERVICE_PORT"];

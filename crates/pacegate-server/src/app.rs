@@ -78,6 +78,7 @@ pub(crate) struct Shared {
     /// The open live streams.
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) feed: rest::Feed,
+    pub(crate) history: rest::History,
     draining: AtomicBool,
     /// Set on shutdown, to end streams.
     pub(crate) stopping: watch::Sender<bool>,
@@ -148,6 +149,7 @@ impl App {
             idle_timeout: config.server.idle_timeout,
             watchers: Arc::default(),
             feed: rest::Feed::default(),
+            history: rest::History::default(),
             draining: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
         });

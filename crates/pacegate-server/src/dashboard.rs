@@ -1,7 +1,7 @@
-//! The dashboard: a page at `/` and the files it is made of, all of them inside the binary.
+//! The dashboard: a page at `/` and its files, all of them inside the binary.
 //!
-//! The page is static and knows nothing: whatever it shows, it asks the REST API for, with the key that somebody types in. There is no build step and nothing
-//! comes from elsewhere; what is in `dashboard/` is what the browser gets.
+//! The page is static. It loads all data from the REST API with the key of the user who signed in.
+//! There is no build step and no external resource; the browser gets the files in `dashboard/`.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use crate::app::Shared;
 
-/// The page runs its own scripts, wears its own style, talks to its own service, and cannot make markup out of text.
+/// Allows the page's own scripts, styles and service. Forbids parsing text as markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
@@ -28,8 +28,8 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 const ICON: &str = "image/svg+xml";
 
-/// Where each file is served, and as what.
-const FILES: [(&str, &str, &str); 17] = [
+/// The path, content type and content of each file.
+const FILES: [(&str, &str, &str); 18] = [
     ("/", HTML, include_str!("dashboard/index.html")),
     ("/dashboard/style.css", STYLE, include_str!("dashboard/style.css")),
     ("/dashboard/parts.css", STYLE, include_str!("dashboard/parts.css")),
@@ -43,13 +43,14 @@ const FILES: [(&str, &str, &str); 17] = [
     ("/dashboard/live.js", SCRIPT, include_str!("dashboard/live.js")),
     ("/dashboard/rules.js", SCRIPT, include_str!("dashboard/rules.js")),
     ("/dashboard/rule_form.js", SCRIPT, include_str!("dashboard/rule_form.js")),
-    ("/dashboard/user.js", SCRIPT, include_str!("dashboard/user.js")),
+    ("/dashboard/lookup.js", SCRIPT, include_str!("dashboard/lookup.js")),
+    ("/dashboard/log.js", SCRIPT, include_str!("dashboard/log.js")),
     ("/dashboard/try.js", SCRIPT, include_str!("dashboard/try.js")),
     ("/dashboard/audit.js", SCRIPT, include_str!("dashboard/audit.js")),
     ("/dashboard/keys.js", SCRIPT, include_str!("dashboard/keys.js")),
 ];
 
-/// The routes of all files.
+/// Returns the routes of all files.
 pub(crate) fn routes() -> impl Iterator<Item = (&'static str, MethodRouter<Arc<Shared>>)> {
     FILES.into_iter().map(|(path, kind, text)| {
         let etag = etag(text);
@@ -57,7 +58,7 @@ pub(crate) fn routes() -> impl Iterator<Item = (&'static str, MethodRouter<Arc<S
     })
 }
 
-/// Of the content, so that a browser asks again only after an update of the service.
+/// A hash of the content, so that a browser downloads it again only after an update of the service.
 fn etag(text: &str) -> HeaderValue {
     let digits = hexadecimal(&Sha256::digest(text.as_bytes())[..16]);
     HeaderValue::try_from(format!("\"{digits}\"")).unwrap_or(HeaderValue::from_static("\"\""))

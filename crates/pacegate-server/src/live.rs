@@ -1,4 +1,4 @@
-//! What the service keeps up to date while it runs: plans and rules, users, keys, and the logs.
+//! The parts that follow the catalog while the service runs: plans, rules, users, keys and logs.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use crate::keys::Keys;
 use crate::observe::journal::Journal;
 use crate::profiles::Profiles;
 
-/// A limiter whose rules follow a configuration and a catalog, and what else is in the catalog.
+/// A limiter whose rules follow a configuration and a catalog, with the catalog's users and keys.
 #[derive(Debug)]
 pub struct Live {
     registry: Registry,
-    /// The revision that users and keys are up to date with. Held while something is brought up to date, so that an older revision never follows a newer one.
+    /// The revision of the cached users and keys. Locked during a refresh, so that an older
+    /// revision never replaces a newer one.
     followed: Mutex<Revision>,
     pub(crate) limiter: Limiter,
     pub(crate) catalog: Catalog,
@@ -49,15 +50,15 @@ impl Live {
         }))
     }
 
-    /// Brings everything up to date with the catalog; says whether rules or plans changed.
+    /// Loads changes from the catalog. Returns whether rules or plans changed.
     ///
     /// # Errors
-    /// [`RegistryError`] when the catalog does not answer; the rules stay as they were.
+    /// [`RegistryError`] when the catalog is unavailable; the rules stay unchanged.
     pub async fn refresh(&self) -> Result<bool, RegistryError> {
         let mut followed = self.followed.lock().await;
         let (revision, changed) = self.registry.refresh().await?;
         if revision != *followed {
-            // Without an answer, anything may have changed.
+            // Without a response, anything may have changed.
             let changes = self.catalog.changes(*followed, revision).await.ok().flatten();
             self.profiles.advance(revision, changes.as_ref().map(|changes| &*changes.users));
             if changes.is_none_or(|changes| changes.keys) {
@@ -77,12 +78,13 @@ impl Live {
         }
     }
 
-    /// Writes decisions and usage to the catalog, and removes what is too old, until the task is aborted.
+    /// Writes decisions and usage to the catalog and removes expired records, until the task is
+    /// aborted.
     pub async fn keep_logs(self: Arc<Self>) {
         self.journal.write().await;
     }
 
-    /// Writes the decisions and the usage that have gathered, before the service ends.
+    /// Writes the remaining decisions and usage before the service stops.
     pub async fn finish_logs(&self) {
         self.journal.finish().await;
     }

@@ -89,7 +89,7 @@ impl Observer {
     /// each.
     #[inline]
     pub(crate) fn note(&self, checks: &[Check<'_>], request_id: &str, decision: &Decision, took: Duration) {
-        self.telemetry.observe(decision, took);
+        self.telemetry.observe(checks, decision, took);
         let key = |limit: &NamedLimit| self.lines.key(checks, Some(limit));
         self.transitions.observe(decision, request_id, key);
         for check in checks {

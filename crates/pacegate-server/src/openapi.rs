@@ -53,11 +53,12 @@ struct Document {
     components: Components,
 }
 
-const TAGS: [(&str, &str); 8] = [
+const TAGS: [(&str, &str); 9] = [
     ("Checks", "Rate limit checks, and the usage of a user."),
     ("Rules", "Rules: which requests are limited, and how."),
     ("Plans", "Named lists of limits that checks can name."),
     ("Users", "Tiers, custom limits and temporary overrides."),
+    ("Identities", "Limits and temporary overrides of addresses, API keys and other identities."),
     ("Keys", "API keys and their roles."),
     ("Logs", "The audit trail, the decision log, and usage per identifier."),
     ("ThrottleX", "Policies and operations in ThrottleX's format."),

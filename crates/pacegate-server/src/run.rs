@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::grpc::is_long;
 use crate::peer::Peer;
+use crate::rest::record_history;
 
 /// HTTP/2 window sizes. The HTTP/2 library also derives from the last one how many small frames may
 /// wait before it closes the connection. A window of the smallest messages, 11 bytes each and
@@ -144,7 +145,10 @@ pub async fn run(
         stop(&phase, config.drain_delay).await;
         app.shared.stopping.send_replace(true);
     };
-    join4(stop, http, grpc, admin).await;
+    tokio::select! {
+        _ = join4(stop, http, grpc, admin) => {}
+        () = record_history(app.shared.clone()) => {}
+    }
 }
 
 /// The REST API on one connection.

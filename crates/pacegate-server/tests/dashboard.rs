@@ -1,4 +1,4 @@
-//! The files of the dashboard: what they are served as, and that they need nothing from elsewhere.
+//! The files of the dashboard: headers, caching, and no external resources.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ impl Answer {
     }
 }
 
-/// Asks for a file, from an address that may not manage anything.
+/// Requests a file from an address outside of `admin_allow`.
 async fn ask(method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
     let config = Config::parse("server: {admin_allow: [10.0.0.0/8]}").unwrap();
     let app = App::new(&config, config.limiter().unwrap(), AdminKey::new("secret"));
@@ -36,7 +36,7 @@ async fn ask(method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
     Answer { status: parts.status, headers: parts.headers, text }
 }
 
-/// What a file names in quotes or brackets: other files of the dashboard.
+/// The other files of the dashboard that a file refers to.
 fn named<'a>(text: &'a str, starts: &[&str], from: &str) -> Vec<String> {
     let mut names = Vec::new();
     for start in starts {
@@ -48,7 +48,7 @@ fn named<'a>(text: &'a str, starts: &[&str], from: &str) -> Vec<String> {
     names
 }
 
-/// The page, and everything that it and its scripts load, with their texts.
+/// The page and all files that it and its scripts load.
 async fn files() -> Vec<(String, Answer)> {
     let (mut waiting, mut files) = (vec!["/".to_owned()], Vec::<(String, Answer)>::new());
     while let Some(path) = waiting.pop() {
@@ -65,7 +65,7 @@ async fn files() -> Vec<(String, Answer)> {
 }
 
 #[tokio::test]
-async fn every_file_is_served_as_what_it_is_and_may_do_little() {
+async fn files_have_a_content_type_and_a_strict_policy() {
     let files = files().await;
     assert!(files.len() > 10, "{}", files.len());
     for (path, answer) in &files {
@@ -95,11 +95,11 @@ async fn every_file_is_served_as_what_it_is_and_may_do_little() {
         assert_eq!(answer.header("cache-control"), "no-cache");
     }
     let size: usize = files.iter().map(|(_, answer)| answer.text.len()).sum();
-    assert!(size < 150_000, "it stays small: {size}");
+    assert!(size < 150_000, "the dashboard is {size} bytes");
 }
 
 #[tokio::test]
-async fn what_the_browser_has_is_not_sent_again() {
+async fn cached_files_are_not_sent_again() {
     for path in ["/", "/dashboard/main.js"] {
         let first = ask("GET", path, &[]).await;
         let etag = first.header("etag").to_owned();
@@ -117,7 +117,7 @@ async fn what_the_browser_has_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn heads_and_other_methods() {
+async fn head_works_and_other_methods_are_rejected() {
     let [head, get] = [ask("HEAD", "/", &[]).await, ask("GET", "/", &[]).await];
     assert_eq!((head.status.as_u16(), head.text.as_str()), (200, ""));
     assert_eq!(head.header("content-length"), get.text.len().to_string());
@@ -133,7 +133,7 @@ async fn heads_and_other_methods() {
 }
 
 #[tokio::test]
-async fn nothing_comes_from_elsewhere_and_nothing_breaks_the_policy() {
+async fn files_load_nothing_external_and_follow_the_policy() {
     for (path, Answer { text, .. }) in files().await {
         let own = text.replace("http://www.w3.org/2000/svg", "");
         for foreign in ["http://", "https://", "//cdn", "@import", "url("] {
@@ -144,7 +144,7 @@ async fn nothing_comes_from_elsewhere_and_nothing_breaks_the_policy() {
         {
             assert!(!text.contains(unsafe_way), "{path} has {unsafe_way}");
         }
-        assert!(!text.contains("sessionStorage") && !text.contains("cookie"), "{path} could keep the key");
+        assert!(!text.contains("sessionStorage") && !text.contains("cookie"), "{path} could store the key");
         if path == "/" {
             assert!(
                 !text.contains("style=") && !text.contains("<style") && !text.contains(" onclick"),
@@ -156,12 +156,12 @@ async fn nothing_comes_from_elsewhere_and_nothing_breaks_the_policy() {
 }
 
 #[tokio::test]
-async fn every_script_and_style_that_exists_is_used() {
+async fn every_script_and_style_is_used() {
     let served: Vec<String> = files().await.into_iter().map(|(path, _)| path).collect();
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dashboard");
     for entry in std::fs::read_dir(folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let path = if name == "index.html" { "/".to_owned() } else { format!("/dashboard/{name}") };
-        assert!(served.contains(&path), "{name} is not loaded by anything");
+        assert!(served.contains(&path), "no file loads {name}");
     }
 }

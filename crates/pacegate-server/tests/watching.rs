@@ -1,4 +1,4 @@
-//! The live event stream, and explanations of checks.
+//! Live figures as server-sent events, the history, and explanations of decisions.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -71,8 +71,8 @@ async fn check(service: &Service, user: &str) {
 }
 
 #[tokio::test]
-async fn figures_come_every_second_and_end_with_the_service() {
-    // Events count as activity: a stream is never idle.
+async fn figures_are_sent_every_second_until_the_service_stops() {
+    // Events reset the idle timeout of the connection.
     let mut service =
         Service::start(&format!("{RULES}\nserver: {{idle_timeout: 300ms, drain_delay: 0s}}")).await;
     let mut events = Events::open(&service, "secret").await;
@@ -95,7 +95,7 @@ async fn figures_come_every_second_and_end_with_the_service() {
     assert_eq!(second["most_blocked"], json!([key("u1", 2, 3)]));
     assert_eq!(
         second["rules"],
-        json!([{"rule": "few", "algorithm": "fixed_window", "allowed": 3, "blocked": 3, "shadow_blocked": 0}])
+        json!([{"rule": "few", "algorithm": "fixed_window", "allowed": 3, "blocked": 3, "shadow_blocked": 0, "shadow_checked": 0, "shadow_keys": 0, "shadow_keys_blocked": 0}])
     );
     assert_eq!((&second["ready"], &second["version"]), (&json!(true), &json!(env!("CARGO_PKG_VERSION"))));
     let third = events.figures().await;
@@ -123,11 +123,11 @@ async fn figures_are_computed_once_for_all_watchers() {
     }
     let shared = seen[0].iter().filter(|at| seen.iter().all(|other| other.contains(at))).count();
     assert!(shared > 0, "{seen:?}");
-    // The first watcher after a pause gets figures of its own period.
+    // The first watcher after a pause gets current figures.
     drop(watching);
     let old = seen.concat();
     let (_, secret) = service.catalog.create_key(&Actor::default(), "reader", "r", None).await.unwrap();
-    // The streams of the other key may not be closed yet.
+    // The streams of the other key may still be open.
     let mut events = Events::open(&service, &secret).await;
     soon(async { while events.figures().await["at"] == old[old.len() - 1] {} }).await;
 }
@@ -159,6 +159,50 @@ async fn revoked_key_ends_its_stream() {
 }
 
 #[tokio::test]
+async fn history_has_the_decisions_of_the_last_minutes() {
+    let service = Service::start(RULES).await;
+    for _ in 0..5 {
+        check(&service, "u1").await;
+    }
+    let sum = |seconds: &[Value], name: &str| -> u64 {
+        seconds.iter().map(|second| second[name].as_u64().unwrap()).sum()
+    };
+    let mut polls = tokio::time::interval(std::time::Duration::from_millis(50));
+    soon(async {
+        loop {
+            polls.tick().await;
+            let mut stream = TcpStream::connect(service.http).await.unwrap();
+            let head = "GET /api/v1/live/history HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+            stream.write_all(format!("{head}x-api-key: secret\r\n\r\n").as_bytes()).await.unwrap();
+            let mut response = String::new();
+            stream.read_to_string(&mut response).await.unwrap();
+            let body: Value = serde_json::from_str(response.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+            let seconds = body["seconds"].as_array().unwrap();
+            if sum(seconds, "checks") == 5 {
+                assert_eq!((sum(seconds, "allowed"), sum(seconds, "blocked")), (2, 3));
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shadow_rule_counts_requests_and_keys() {
+    let client = Client::managed(RULES).await;
+    for user in ["u1", "u1", "u1", "u2", "u3"] {
+        let body = json!({"user_id": user, "endpoint": "/orders/1", "method": "POST"});
+        client.admin(Method::POST, "/v1/rate-limit/check", body).await;
+    }
+    let live = client.admin(Method::GET, "/api/v1/live", Value::Null).await;
+    let rules = live.body["rules"].as_array().unwrap();
+    let posts = rules.iter().find(|rule| rule["rule"] == "posts").unwrap();
+    let figure = |name: &str| posts[name].as_u64().unwrap();
+    assert_eq!((figure("shadow_blocked"), figure("shadow_checked")), (2, 5), "{posts}");
+    assert_eq!((figure("shadow_keys_blocked"), figure("shadow_keys")), (1, 3), "{posts}");
+}
+
+#[tokio::test]
 async fn number_of_streams_is_bounded() {
     let service = Service::start(RULES).await;
     let mut watching = Vec::new();
@@ -173,7 +217,7 @@ async fn number_of_streams_is_bounded() {
             events.figures().await;
             watching.push(events);
         }
-        // One reader cannot use up all streams.
+        // One key cannot use up all streams.
         if watching.len() < 64 {
             let mut rejected = Events::open(&service, reader).await;
             assert_eq!(rejected.line().await.unwrap(), "HTTP/1.1 429 Too Many Requests");
@@ -182,7 +226,7 @@ async fn number_of_streams_is_bounded() {
     let mut rejected = Events::open(&service, &readers[0]).await;
     assert_eq!(rejected.line().await.unwrap(), "HTTP/1.1 503 Service Unavailable");
     drop(watching);
-    // Slots are freed as soon as the closed streams are detected.
+    // Closed connections free their streams.
     soon(async {
         loop {
             let mut next = Events::open(&service, "secret").await;
@@ -195,7 +239,7 @@ async fn number_of_streams_is_bounded() {
 }
 
 #[tokio::test]
-async fn explain_charges_nothing() {
+async fn explaining_a_check_charges_nothing() {
     let client = Client::managed(RULES).await;
     let explain = async |body: Value| {
         let answer = client.admin(Method::POST, "/api/v1/explain", body).await;
@@ -234,13 +278,26 @@ async fn explain_charges_nothing() {
         (1, "other_dimension"),
     ];
     assert_eq!(verdicts, expected);
-    // A user's own numbers do not apply to a rule for another identifier.
+    // An override replaces the numbers of the variant in force only.
     let own = json!({"rule": "few", "limit": 7, "expires_in_seconds": 600});
     assert_eq!(client.admin(Method::POST, "/api/v1/users/u1/override", own).await.status, 201);
     let (_, rules) = explain(json!({"user_id": "u1", "endpoint": "/"})).await;
     let limits: Vec<(u64, &str)> =
         rules.iter().map(|(_, limit, verdict, _)| (*limit, verdict.as_str())).collect();
-    assert_eq!(limits[..3], [(7, "applies"), (7, "shadowed"), (200, "other_identifier")]);
+    assert_eq!(
+        limits[..3],
+        [(7, "applies"), (2, "shadowed"), (200, "other_identifier")],
+        "each variant has its own numbers"
+    );
+    let answer =
+        client.admin(Method::POST, "/api/v1/explain", json!({"user_id": "u1", "endpoint": "/"})).await;
+    let rules = &answer.body["rules"];
+    assert_eq!(
+        rules[0]["own"],
+        json!({"algorithm": "fixed_window", "limit": 20, "window_seconds": 86400}),
+        "the rule's own numbers beside those of the override"
+    );
+    assert_eq!(rules[1].get("own"), None);
     let bad = client.admin(Method::POST, "/api/v1/explain", json!({"endpoint": "/"})).await;
     assert_eq!((bad.status.as_u16(), bad.error().0), (400, "INVALID_INPUT"));
 }

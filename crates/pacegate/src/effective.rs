@@ -73,6 +73,7 @@ fn in_force(
     identifier: &str,
     profile: Option<&Profile>,
 ) -> Vec<EffectiveLimit> {
+    let profile = rules.profile_of(dimension, identifier, profile);
     let tier = profile.and_then(|profile| profile.tier.as_deref());
     let applies = |rule: &&Arc<CompiledRule>| {
         rules.counts_dimension(rule, dimension)
@@ -98,7 +99,7 @@ fn in_force(
         default_applies &= !(kept.iter().all(|rule| rule.limit.mode == Mode::Enforce)
             && kept.iter().any(|rule| everywhere(rule)));
         found.extend(kept.into_iter().map(|rule| EffectiveLimit {
-            limit: rule.limit_for(profile),
+            limit: rule.limit_for(dimension, profile),
             endpoint: rule.endpoint.clone(),
             methods: rule.methods.clone(),
             unlimited: rule.unlimited,

@@ -18,8 +18,11 @@ pub use crate::effective::EffectiveLimit;
 /// A rule, and whether it applies to a check.
 #[derive(Clone, Debug)]
 pub struct Explained {
-    /// The limit of the rule, with the numbers for the user of the check.
+    /// The limit in force if the rule applies, with the numbers of an override. Otherwise the
+    /// rule's own limit.
     pub limit: Arc<NamedLimit>,
+    /// The rule's own limit, without overrides.
+    pub own_limit: Arc<NamedLimit>,
     /// The endpoints it matches.
     pub endpoint: Pattern,
     /// The methods it matches; empty for all.
@@ -98,26 +101,27 @@ impl Limiter {
             .flat_map(|(dimension, identifier)| rules.chosen(check, dimension, identifier, endpoint.as_ref()))
             .collect();
         let applies = |rule: &CompiledRule| chosen.iter().any(|other| std::ptr::eq(*other, rule));
-        // The user's numbers do not apply to a rule for another identifier.
-        let is_own = |rule: &CompiledRule| {
-            let is_checked = |identifier: &str| {
-                let own = |(dimension, counted): &(&str, _)| {
-                    *dimension == rule.limit.dimension() && *counted == identifier
-                };
-                check.identities().iter().any(own)
+        let in_force = |rule: &CompiledRule| {
+            let counted = |(dimension, _): &&(&str, _)| *dimension == rule.limit.dimension();
+            let Some((dimension, identifier)) = check.identities().iter().find(counted) else {
+                return rule.limit.clone();
             };
-            rule.identifier.as_deref().is_none_or(is_checked)
+            rule.limit_for(dimension, rules.profile_of(dimension, identifier, check.profile))
         };
-        let explained = |rule: &Arc<CompiledRule>| Explained {
-            limit: rule.limit_for(check.profile.filter(|_| is_own(rule))),
-            endpoint: rule.endpoint.clone(),
-            methods: rule.methods.clone(),
-            unlimited: rule.unlimited,
-            identifier: rule.identifier.clone(),
-            tier: rule.tier.clone(),
-            verdict: mismatch(&rules, rule, check, endpoint.as_ref())
-                .unwrap_or_else(|| if applies(rule) { Verdict::Applies } else { Verdict::Shadowed }),
-            assumes_method: !rule.methods.is_empty() && check.method.is_none(),
+        let explained = |rule: &Arc<CompiledRule>| {
+            let verdict = mismatch(&rules, rule, check, endpoint.as_ref())
+                .unwrap_or_else(|| if applies(rule) { Verdict::Applies } else { Verdict::Shadowed });
+            Explained {
+                limit: if verdict == Verdict::Applies { in_force(rule) } else { rule.limit.clone() },
+                own_limit: rule.limit.clone(),
+                endpoint: rule.endpoint.clone(),
+                methods: rule.methods.clone(),
+                unlimited: rule.unlimited,
+                identifier: rule.identifier.clone(),
+                tier: rule.tier.clone(),
+                verdict,
+                assumes_method: !rule.methods.is_empty() && check.method.is_none(),
+            }
         };
         let mut all: Vec<Explained> = rules.rules().iter().map(explained).collect();
         all.sort_by_key(|rule| rule.verdict);

@@ -64,7 +64,13 @@ pub(crate) struct RuleSet {
     default_of_keys: Option<Arc<NamedLimit>>,
     /// For limits without a mode of their own.
     on_store_error: FailureMode,
+    /// Overrides for identities other than users, by dimension and identifier. Those of a user come
+    /// with the check's profile.
+    overrides: Overrides,
 }
+
+/// Overrides by dimension and identifier.
+pub(crate) type Overrides = Map<Box<str>, Map<Box<str>, Profile>>;
 
 /// The rules of one endpoint pattern and dimension.
 #[derive(Debug)]
@@ -113,23 +119,25 @@ impl CompiledRule {
         method.is_none_or(|method| self.methods.contain(method))
     }
 
-    /// Returns the limit for a user with `profile`, if the rule counts that user.
-    pub(crate) fn limit_for(&self, profile: Option<&Profile>) -> Arc<NamedLimit> {
-        limit_for(&self.limit, profile, self.identifier.is_none(), Some(&self.endpoint))
+    /// Returns the limit for an identity of `dimension` with `profile`.
+    pub(crate) fn limit_for(&self, dimension: &str, profile: Option<&Profile>) -> Arc<NamedLimit> {
+        limit_for(&self.limit, dimension, profile, self.identifier.is_none(), Some(&self.endpoint))
     }
 }
 
-/// Returns a limit for a user with `profile`: with the numbers of an override, or else, if
-/// `can_be_custom`, of a custom limit. `pattern` is the pattern of the rule.
+/// Returns a limit for an identity of `dimension` with `profile`: with the numbers of an override,
+/// or else, if `can_be_custom`, of a custom limit. `pattern` is the pattern of the rule. A policy
+/// counts keys, whatever the dimension of the identity, and keeps its numbers.
 fn limit_for(
     limit: &Arc<NamedLimit>,
+    dimension: &str,
     profile: Option<&Profile>,
     can_be_custom: bool,
     pattern: Option<&Pattern>,
 ) -> Arc<NamedLimit> {
     // Most users have neither, and this test is cheap.
     let has_numbers = |profile: &&Profile| !profile.overrides.is_empty() || !profile.custom_limits.is_empty();
-    let Some(profile) = profile.filter(has_numbers).filter(|_| limit.dimension() == identity::USER) else {
+    let Some(profile) = profile.filter(has_numbers).filter(|_| limit.dimension() == dimension) else {
         return limit.clone();
     };
     let replaced = |numbers: &[(String, LimitOverride)], why| {
@@ -306,6 +314,7 @@ impl RuleSet {
     ) -> (Applied<'a>, bool) {
         let (mut applied, mut unlimited, costs) = (Applied::new(), false, check.all_costs());
         for (dimension, identifier) in check.pairs() {
+            let profile = self.profile_of(dimension, identifier, check.profile);
             for rule in self.chosen(check, dimension, identifier, endpoint) {
                 if rule.limit.cost_of(&costs).is_none() {
                     continue;
@@ -313,7 +322,7 @@ impl RuleSet {
                 if rule.unlimited {
                     unlimited = true;
                 } else if !rule.is_among(&applied, identifier) {
-                    applied.push((rule.limit_for(check.profile), identifier));
+                    applied.push((rule.limit_for(dimension, profile), identifier));
                 }
             }
         }
@@ -382,7 +391,8 @@ impl RuleSet {
 
     fn defaults_for<'a>(&self, check: &'a Check<'_>, applied: &mut Applied<'a>) {
         for (dimension, identifier) in check.pairs() {
-            applied.extend(self.default_for(dimension, check.profile).map(|limit| (limit, identifier)));
+            let profile = self.profile_of(dimension, identifier, check.profile);
+            applied.extend(self.default_for(dimension, profile).map(|limit| (limit, identifier)));
         }
     }
 
@@ -408,7 +418,30 @@ impl RuleSet {
         &self.all
     }
 
-    /// Returns the default limit in `dimension`, for a user with `profile`.
+    /// Replaces the overrides for identities other than users.
+    pub(crate) fn with_overrides(self, overrides: Overrides) -> Self {
+        Self { overrides, ..self }
+    }
+
+    /// Returns what replaces numbers for one identity: the profile `of_user` in the dimension
+    /// `user`, the overrides of the identity in others.
+    #[inline]
+    pub(crate) fn profile_of<'p>(
+        &'p self,
+        dimension: &str,
+        identifier: &str,
+        of_user: Option<&'p Profile>,
+    ) -> Option<&'p Profile> {
+        if dimension == identity::USER {
+            return of_user;
+        }
+        if self.overrides.is_empty() {
+            return None;
+        }
+        self.overrides.get(dimension)?.get(identifier)
+    }
+
+    /// Returns the default limit in `dimension`, for an identity with `profile`.
     pub(crate) fn default_for(&self, dimension: &str, profile: Option<&Profile>) -> Option<Arc<NamedLimit>> {
         let limit = self.default_limit?;
         let made;
@@ -419,13 +452,13 @@ impl RuleSet {
                 &made
             }
         };
-        Some(limit_for(known, profile, true, None))
+        Some(limit_for(known, dimension, profile, true, None))
     }
 
     /// Returns the default limit in the dimension `key`.
     #[inline]
     pub(crate) fn default_of_keys(&self) -> Option<&Arc<NamedLimit>> {
-        self.default_of_keys.as_ref()
+        self.default_of_keys.as_ref().filter(|_| self.overrides.is_empty())
     }
 
     /// Whether a rule counts identities of `dimension`.

@@ -160,12 +160,14 @@ macro_rules! catalog_suite {
         $crate::catalog_suite!($database, users: [
             user_is_created_replaced_and_deleted,
             overrides_apply_until_they_expire,
+            override_of_an_address_applies_until_it_expires,
             newest_override_of_a_rule_wins,
             user_has_at_most_100_overrides,
             pages_have_every_user_once,
             similar_users_stay_distinct,
             invalid_users_are_rejected,
             import_creates_thousands_of_users,
+            users_are_put_together_or_not_at_all,
             profiles_of_many_users_are_read_together,
             changes_name_their_users_and_keys,
         ]);

@@ -15,7 +15,7 @@ pub(crate) async fn many_nodes_start_at_once(database: &TestDatabase) {
         });
     }
     starts.join_all().await;
-    assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_catalog_schema").await, 3);
+    assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_catalog_schema").await, 4);
     assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_catalog_state").await, 1);
     let catalog = database.open().await;
     assert_eq!(catalog.rules().await.unwrap().rules.len(), 8);
@@ -27,7 +27,7 @@ pub(crate) async fn newer_schema_is_rejected(database: &TestDatabase) {
     database.tamper("INSERT INTO pacegate_catalog_schema (version) VALUES (7)").await;
     let error = Catalog::open(&database.url).await.unwrap_err();
     assert!(error.is_permanent(), "{error:?}");
-    assert_eq!(error.to_string(), "the catalog schema has version 7; this program supports versions up to 3");
+    assert_eq!(error.to_string(), "the catalog schema has version 7; this program supports versions up to 4");
 }
 
 pub(crate) async fn interrupted_migration_is_completed(database: &TestDatabase) {
@@ -55,5 +55,5 @@ pub(crate) async fn second_start_changes_nothing(database: &TestDatabase) {
     let other = database.open().await;
     assert_eq!(other.rules().await.unwrap(), list);
     assert_eq!(other.revision().await.unwrap(), list.revision);
-    assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_catalog_schema").await, 3);
+    assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_catalog_schema").await, 4);
 }

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pacegate::{LimitOverride, Profile};
-use pacegate_catalog::{AuditFilter, Changes, NewOverride, Revision, UserChange};
+use pacegate::{Check, LimitOverride, Profile, Stores};
+use pacegate_catalog::{
+    AuditFilter, Changes, IMPORT_USERS_MAX, NewOverride, Registry, Revision, UserChange, UserOutcome,
+};
+use pacegate_config::Config;
 
 use super::{TestDatabase, actor};
 
@@ -86,6 +89,47 @@ pub(crate) async fn overrides_apply_until_they_expire(database: &TestDatabase) {
     );
     assert_eq!(catalog.overrides("u1", database.now()).await.unwrap(), [short]);
     assert_eq!(catalog.revision().await.unwrap().users, 3);
+}
+
+pub(crate) async fn override_of_an_address_applies_until_it_expires(database: &TestDatabase) {
+    let catalog = database.open().await;
+    let rules = "rules: [{name: a, dimension: ip, algorithm: fixed_window, limit: 2, window: 1d}]";
+    let registry = Registry::start(Config::parse(rules).unwrap(), Stores::default(), catalog.clone());
+    let registry = registry.await.unwrap();
+    let limit = async |address: &str| {
+        let check = Check::new("ip", address).endpoint("/");
+        registry.limiter().peek(&check).await.unwrap().remaining()
+    };
+    let address = "203.0.113.9";
+    let of_address = NewOverride { user_id: address.into(), ..new(database, "a", 500, 10) };
+    let made = catalog.add_override_for(&actor(), "IP", of_address.clone()).await.unwrap();
+    assert_eq!((made.dimension.as_str(), made.user_id.as_str()), ("ip", address));
+    assert!(registry.refresh().await.unwrap().1, "the override is compiled with the rules");
+    assert_eq!((limit(address).await, limit("203.0.113.8").await), (Some(500), Some(2)));
+    // A user of the same name is another identity.
+    assert_eq!(catalog.overrides(address, database.now()).await.unwrap(), []);
+    assert_eq!(
+        catalog.overrides_of("ip", address, database.now()).await.unwrap(),
+        std::slice::from_ref(&made)
+    );
+    let records = catalog.audit_page(AuditFilter::default(), None, 10).await.unwrap();
+    assert_eq!((records[0].action.as_str(), records[0].user_id.as_deref()), ("override.create", None));
+    assert!(records[0].after.as_deref().unwrap().contains(address));
+    assert!(catalog.audit_verify(None).await.unwrap().is_intact());
+
+    database.clock.advance(Duration::from_secs(10));
+    assert!(registry.refresh().await.unwrap().1, "nothing changed but the time");
+    assert_eq!(limit(address).await, Some(2));
+    assert!(!registry.refresh().await.unwrap().1);
+
+    let again = NewOverride { expires_at: database.after(10), ..of_address };
+    let made = catalog.add_override_for(&actor(), "ip", again).await.unwrap();
+    let by = actor();
+    let delete = |dimension| catalog.delete_override_of(&by, dimension, address, &made.override_id, None);
+    assert!(delete("user").await.unwrap_err().is_not_found());
+    delete("ip").await.unwrap();
+    registry.refresh().await.unwrap();
+    assert_eq!(limit(address).await, Some(2));
 }
 
 pub(crate) async fn newest_override_of_a_rule_wins(database: &TestDatabase) {
@@ -220,6 +264,53 @@ pub(crate) async fn import_creates_thousands_of_users(database: &TestDatabase) {
     assert_eq!(records.len(), 4);
     assert_eq!(records[0].after.as_deref(), Some(r#"{"users":500}"#));
     assert_eq!((records[0].action.as_str(), catalog.revision().await.unwrap().users), ("user.import", 4));
+}
+
+pub(crate) async fn users_are_put_together_or_not_at_all(database: &TestDatabase) {
+    let catalog = database.open().await;
+    let custom = [("a".to_owned(), numbers(3)), ("b".to_owned(), numbers(4))];
+    catalog.put_user(&actor(), "user 1", UserChange::all(Some("gold"), &custom), None).await.unwrap();
+    catalog.put_user(&actor(), "user 2", UserChange::all(Some("free"), &custom), None).await.unwrap();
+    let start = catalog.revision().await.unwrap();
+    let tier = |tier: &str| UserChange { tier: Some(Some(tier.to_owned())), custom_limits: None };
+    let mut users: Vec<_> = (1..=1_200).map(|number| (format!("user {number}"), tier("gold"))).collect();
+    // The same limits in another order are no change.
+    users[0].1.custom_limits = Some(custom.iter().rev().cloned().collect());
+    let mut expected = vec![UserOutcome::Created; users.len()];
+    expected[0] = UserOutcome::Unchanged;
+    expected[1] = UserOutcome::Updated;
+
+    assert_eq!(catalog.put_users(&actor(), users.clone(), true).await.unwrap(), expected);
+    let mut invalid = users.clone();
+    invalid[1_199].1 = tier("");
+    assert!(catalog.put_users(&actor(), invalid, false).await.unwrap_err().is_invalid());
+    let twice = vec![("u".to_owned(), tier("gold")), ("u".to_owned(), tier("free"))];
+    let error = catalog.put_users(&actor(), twice, false).await.unwrap_err();
+    assert!(error.to_string().contains("duplicate user `u`"), "{error}");
+    let many = vec![("u".to_owned(), tier("gold")); IMPORT_USERS_MAX + 1];
+    let error = catalog.put_users(&actor(), many, false).await.unwrap_err();
+    assert!(error.to_string().contains("must be at most 10000, got 10001"), "{error}");
+    assert_eq!(catalog.revision().await.unwrap(), start, "nothing was changed so far");
+
+    assert_eq!(catalog.put_users(&actor(), users.clone(), false).await.unwrap(), expected);
+    let revision = catalog.revision().await.unwrap();
+    assert_eq!(revision.all, start.all + 1, "it is one change");
+    assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_users").await, 1_200);
+    let [one, two] = ["user 1", "user 2"].map(|user_id| catalog.user(user_id));
+    let (one, two) = (one.await.unwrap().unwrap(), two.await.unwrap().unwrap());
+    assert_eq!((one.version, one.custom_limits.len()), (1, 2));
+    assert_eq!((two.version, two.tier.as_deref(), two.custom_limits.len()), (2, Some("gold"), 2));
+    let filter = AuditFilter { user: Some("user 2".into()), ..AuditFilter::default() };
+    let records = catalog.audit_page(filter, None, 10).await.unwrap();
+    assert_eq!(records.len(), 2);
+    assert!(records[0].before.as_deref().unwrap().contains(r#""tier":"free""#), "{records:?}");
+    assert!(records[0].after.as_deref().unwrap().contains(r#""tier":"gold""#), "{records:?}");
+    let check = catalog.audit_verify(None).await.unwrap();
+    assert_eq!((check.records, check.problems), (1_201, Vec::new()));
+
+    let again = catalog.put_users(&actor(), users, false).await.unwrap();
+    assert_eq!(again, vec![UserOutcome::Unchanged; 1_200]);
+    assert_eq!(catalog.revision().await.unwrap(), revision, "without a difference there is no change");
 }
 
 pub(crate) async fn profiles_of_many_users_are_read_together(database: &TestDatabase) {

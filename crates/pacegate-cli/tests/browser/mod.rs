@@ -1,4 +1,4 @@
-//! A real browser in front of the dashboard, used as a person would: by what is on the screen.
+//! A real browser that uses the dashboard as a person does: by the text on the screen.
 
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::process::{Service, file};
 
-/// No test waits longer for what must happen.
+/// Maximum time that a test waits for a change of the page.
 pub const SOON: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
@@ -22,11 +22,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 pub const KEY: (&str, &str) = ("PACEGATE_ADMIN_KEY", "secret");
 pub const CONFIG: &str = r#"
 default_limit: none
+decision_log: {rows_per_second: 1000}
 rules:
   - {name: per-user-minute, dimension: user, endpoint: "/api/v1/{*rest}", algorithm: fixed_window, limit: 5, window: 1d}
 "#;
 
-/// What a browser that only shows one page does not need to do.
+/// Switches off what a test does not need.
 const ARGUMENTS: [&str; 11] = [
     "--headless",
     "--no-sandbox",
@@ -60,7 +61,7 @@ impl Drop for Process {
 impl Browser {
     /// Opens the page at `url`.
     pub async fn open(url: &str) -> Self {
-        // The client of the driver wants one, even where nothing is encrypted.
+        // The driver's client requires a provider, also without TLS.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let mut process =
             Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn().unwrap();
@@ -81,10 +82,10 @@ impl Browser {
         Self { driver, _chromedriver: chromedriver, _profile: profile }
     }
 
-    /// Closes the browser, in which nothing may have gone wrong by then.
+    /// Closes the browser and asserts that its console has no errors.
     pub async fn close(self) {
         let log = self.driver.browser_log().await.unwrap();
-        // Answers that are errors are part of the tests; the browser notes them as trouble with the network.
+        // Error responses are part of the tests; the browser logs them with the source `network`.
         let wrong: Vec<_> = log.iter().filter(|entry| entry.source.as_deref() != Some("network")).collect();
         assert!(wrong.is_empty(), "the console has errors: {wrong:#?}");
         self.driver.quit().await.unwrap();
@@ -101,7 +102,7 @@ impl Browser {
         while self.run(script).await != json!(true) {
             if started.elapsed() > SOON {
                 let page = self.run("return document.body.innerText").await;
-                panic!("waited in vain: {what}\n{}", page.as_str().unwrap_or_default());
+                panic!("timed out waiting for {what}\n{}", page.as_str().unwrap_or_default());
             }
             sleep(LOOK_EVERY).await;
         }
@@ -141,13 +142,13 @@ impl Browser {
         Ok(None)
     }
 
-    /// Does something to an element as soon as it is shown. What is drawn anew in between is looked for again.
+    /// Runs `act` on an element as soon as it is shown. Elements that are replaced are found again.
     async fn with<T>(&self, path: &str, act: impl AsyncFn(&WebElement) -> WebDriverResult<T>) -> T {
         let started = Instant::now();
         loop {
             let result = match self.shown(path).await {
                 Ok(Some(found)) => act(&found).await.map_err(|error| error.to_string()),
-                Ok(None) => Err("is not there".to_owned()),
+                Ok(None) => Err("not found".to_owned()),
                 Err(error) => Err(error.to_string()),
             };
             match result {
@@ -161,7 +162,7 @@ impl Browser {
         }
     }
 
-    /// Clicks on the button or link of that name, in the dialog if there is one.
+    /// Clicks the button or link of that name, in the dialog if one is open.
     pub async fn click(&self, name: &str) {
         let name = quoted(name);
         let named = format!(
@@ -169,20 +170,20 @@ impl Browser {
         );
         let path = format!("//dialog//*{named} | //body[not(dialog)]//*{named}");
         self.with(&path, async |found| {
-            // As a person would who finds it behind the bar at the bottom.
+            // The bar at the bottom may cover it.
             found.scroll_into_view().await?;
             found.click().await
         })
         .await;
     }
 
-    /// Whether the button of that name is switched off.
+    /// Whether the button of that name is disabled.
     pub async fn is_disabled(&self, name: &str) -> bool {
         let path = format!("//button[normalize-space(.)={0} or @aria-label={0}]", quoted(name));
         !self.with(&path, async |found| found.is_enabled().await).await
     }
 
-    /// Types `text` into the field with that label, in the place of what was there.
+    /// Replaces the text of the field with that label.
     pub async fn fill(&self, label: &str, text: &str) {
         let path = format!("//*[@id=//label[normalize-space(.)={0}]/@for]", quoted(label));
         self.with(&path, async |field| {
@@ -202,12 +203,12 @@ impl Browser {
         self.with(&path, async |option| option.click().await).await;
     }
 
-    /// Presses keys, as they come to whatever has the focus.
+    /// Sends keys to the focused element.
     pub async fn press(&self, keys: impl Into<TypingData>) {
         self.driver.action_chain().send_keys(keys).perform().await.unwrap();
     }
 
-    /// Goes back to what has the focus before this.
+    /// Moves the focus to the previous element.
     pub async fn tab_back(&self) {
         let keys = self.driver.action_chain().key_down(Key::Shift).send_keys(Key::Tab).key_up(Key::Shift);
         keys.perform().await.unwrap();
@@ -219,13 +220,18 @@ impl Browser {
         self.click("Sign in").await;
     }
 
-    /// Gives the page a screen of that size.
+    /// The height of the whole page in pixels.
+    pub async fn page_height(&self) -> u64 {
+        self.run("return document.documentElement.scrollHeight").await.as_u64().unwrap()
+    }
+
+    /// Sets the size of the screen.
     pub async fn resize(&self, width: u32, height: u32) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.driver.cdp().send_raw("Emulation.setDeviceMetricsOverride", size).await.unwrap();
     }
 
-    /// Tells the page that the system prefers `scheme`.
+    /// Sets the colour scheme that the system prefers.
     pub async fn prefers(&self, scheme: &str) {
         let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.driver.cdp().send_raw("Emulation.setEmulatedMedia", media).await.unwrap();
@@ -238,7 +244,16 @@ fn quoted(text: &str) -> String {
     format!("\"{text}\"")
 }
 
-/// A service with one rule in its file, and a browser at its door.
+/// Polls until `condition` holds.
+pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < SOON, "timed out waiting for {what}");
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// A service with one rule in its configuration, and a browser on its sign-in page.
 pub async fn start() -> (Service, Browser) {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start(&["--config", &file(directory.path(), CONFIG)], &[KEY]);
@@ -253,7 +268,7 @@ pub fn ask(service: &Service, method: &str, path: &str, body: &Value) -> Value {
     answer
 }
 
-/// Sends `count` checks; denials are answers.
+/// Sends `count` checks, allowed or denied.
 pub fn check(service: &Service, user: &str, count: usize) {
     let body = json!({"user_id": user, "endpoint": "/api/v1/orders"}).to_string();
     for _ in 0..count {

@@ -1,9 +1,9 @@
-// The REST API, asked with the key that was typed in. The key is in this module only and goes with the tab.
+// Calls the REST API with the key of the session. The key exists in this module only.
 
 let key = null;
 let whenEnded = () => {};
 
-/** What the service, or the way to it, has to say against a request. */
+/** An error response, or a failed connection (status 0). */
 export class ApiError extends Error {
   constructor(status, { code, message, details } = {}, retryAfter = null) {
     super(plain(status, message, retryAfter));
@@ -15,9 +15,9 @@ export class ApiError extends Error {
 }
 
 function plain(status, message, retryAfter) {
-  if (status === 0) return 'The service does not answer.';
-  const text = message ? sentence(message) : `The service answered with status ${status}.`;
-  return retryAfter ? `${text} Try again in ${retryAfter} ${retryAfter === '1' ? 'second' : 'seconds'}.` : text;
+  if (status === 0) return 'The service is not reachable.';
+  const text = message ? sentence(message) : `The service returned status ${status}.`;
+  return retryAfter ? `${text} Retry in ${retryAfter} ${retryAfter === '1' ? 'second' : 'seconds'}.` : text;
 }
 
 function sentence(text) {
@@ -25,14 +25,14 @@ function sentence(text) {
   return /[.!?]$/.test(start) ? start : `${start}.`;
 }
 
-/** Calls `handler` with a message when the key does not open anything any more. */
+/** Calls `handler` with a message when the key is no longer valid. */
 export function onEnded(handler) {
   whenEnded = handler;
 }
 
-/** Tries a key; resolves to who it belongs to. */
+/** Signs in with a key. Resolves to its id and role. */
 export async function signIn(candidate) {
-  // Whatever cannot be a header cannot be a key.
+  // A key must be a valid header value.
   if (!/^[\x21-\x7e]+$/.test(candidate)) throw new ApiError(401, { message: 'the API key is not valid' });
   const who = await call('GET', '/api/v1/whoami', { candidate });
   key = candidate;
@@ -43,14 +43,14 @@ export function signOut() {
   key = null;
 }
 
-/** Ends the session because the service no longer takes the key. */
+/** Ends the session because the service rejected the key. */
 export function end(message) {
   if (key === null) return;
   signOut();
   whenEnded(sentence(message));
 }
 
-/** Asks and waits for the head of the answer. */
+/** Sends a request and waits for the head of the response. */
 export async function open(method, path, { body, version, accept, signal, candidate } = {}) {
   const headers = { 'X-API-Key': candidate ?? key ?? '' };
   if (accept) headers.Accept = accept;
@@ -67,7 +67,7 @@ export async function open(method, path, { body, version, accept, signal, candid
   }
 }
 
-/** The error that an answer is. A key that was revoked or has expired ends the session. */
+/** The error in a response. A key that was revoked or has expired ends the session. */
 export async function refusal(response, candidate) {
   const body = await response.json().catch(() => ({}));
   const error = new ApiError(response.status, body.error, response.headers.get('Retry-After'));
@@ -75,7 +75,7 @@ export async function refusal(response, candidate) {
   return error;
 }
 
-/** Asks, and resolves to the JSON of the answer. A denied check is an answer and no error. */
+/** Sends a request and resolves to the JSON body. A denied check is a decision, not an error. */
 export async function call(method, path, options = {}) {
   const response = await open(method, path, options);
   if (response.status === 204) return null;
@@ -87,7 +87,7 @@ export async function call(method, path, options = {}) {
   throw await refusal(response, options.candidate);
 }
 
-/** A path of the API: every part is escaped, `?` starts what is in `query`; empty values are left out. */
+/** A path of the API with escaped parts. Empty values of `query` are omitted. */
 export function path(parts, query = {}) {
   const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== '' && value != null));
   const text = `/api/v1/${parts.map(encodeURIComponent).join('/')}`;

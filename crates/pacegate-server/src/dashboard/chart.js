@@ -1,9 +1,13 @@
-// The chart of the last minutes: allowed as an area, blocked as a dashed line, drawn by hand as SVG.
+// The chart of the last 15 minutes as SVG: allowed as an area, blocked as a dashed line.
 
 import { rate, clock } from './words.js';
 
 const HEIGHT = 220;
 const SPACE = { left: 46, right: 12, top: 12, bottom: 24 };
+/** Seconds that are further apart than this are not connected by a line. */
+const GAP_MS = 5_000;
+/** Distance of two points of a line. */
+const PIXELS_APART = 4;
 const SVG = 'http://www.w3.org/2000/svg';
 
 function draw(tag, attributes, text) {
@@ -13,13 +17,16 @@ function draw(tag, attributes, text) {
   return made;
 }
 
-/** The next number that reads well, so that the scale has such at its top and its middle. */
+/** The next round number, for the top of the scale. */
 function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return power * [1, 1.5, 2, 3, 5, 8, 10].find((step) => step * power >= value);
 }
 
-/** A chart in `place` that shows the last `seconds`; `readout(sample)` is told which second is pointed at, or null. */
+/**
+ * A chart in `place` of the last `seconds`. Calls `readout(sample, pointed)` with the second under
+ * the pointer, or with the newest one.
+ */
 export class Chart {
   #place;
   #seconds;
@@ -38,7 +45,7 @@ export class Chart {
 
   show(samples) {
     this.#samples = samples.map(({ at, figures }) => ({
-      at, allowed: figures?.allowed_per_second ?? null, blocked: figures?.blocked_per_second ?? null,
+      at, lost: figures === null, allowed: figures?.allowed_per_second ?? null, blocked: figures?.blocked_per_second ?? null,
     }));
     this.#render();
     this.#tell();
@@ -54,7 +61,7 @@ export class Chart {
     this.#readout(this.#under() ?? this.#samples.at(-1) ?? null, this.#pointed !== null);
   }
 
-  /** The second that is pointed at. */
+  /** The second under the pointer. */
   #under() {
     if (this.#pointed === null) return null;
     const known = this.#samples.filter(({ allowed }) => allowed !== null);
@@ -81,7 +88,8 @@ export class Chart {
       svg.append(draw('text', { class: 'tick', x: SPACE.left - 8, y: y(value) + 4, 'text-anchor': 'end' }, rate(value)));
     }
     const newest = this.#samples.at(-1)?.at ?? new Date();
-    for (let ago = 0; ago <= this.#seconds; ago += 60) {
+    const step = width < 520 ? 300 : 180;
+    for (let ago = 0; ago <= this.#seconds; ago += step) {
       const x = this.#x(new Date(newest - ago * 1_000));
       const anchor = ago === 0 ? 'end' : ago === this.#seconds ? 'start' : 'middle';
       svg.append(draw('text', { class: 'tick', x, y: HEIGHT - 6, 'text-anchor': anchor }, ago === 0 ? 'now' : `−${ago / 60} min`));
@@ -103,20 +111,31 @@ export class Chart {
     this.#place.replaceChildren(svg);
   }
 
-  /** Seconds that follow each other; where the connection was lost the lines have a gap. */
+  /** Runs of consecutive seconds. The lines have a gap while the connection is lost. */
   #runs() {
     const runs = [[]];
     for (const sample of this.#samples) {
-      if (sample.allowed === null) runs.push([]);
-      else runs.at(-1).push(sample);
+      const before = runs.at(-1).at(-1);
+      if (sample.lost || (before && sample.at - before.at > GAP_MS)) runs.push([]);
+      if (sample.allowed !== null) runs.at(-1).push(sample);
     }
-    return runs.filter((run) => run.length > 0);
+    return runs.filter((run) => run.length > 0).map((run) => this.#averaged(run));
+  }
+
+  /** The averages of a few seconds each, as many as keep the points some pixels apart. */
+  #averaged(run) {
+    const length = 1_000 * Math.max(1, Math.round((this.#seconds * PIXELS_APART) / this.#place.clientWidth));
+    const groups = Map.groupBy(run, ({ at }) => Math.floor(at / length));
+    const mean = (group, value) => group.reduce((sum, sample) => sum + value(sample), 0) / group.length;
+    return [...groups.values()].map((group) => ({
+      at: new Date(mean(group, ({ at }) => at.getTime())), allowed: mean(group, ({ allowed }) => allowed), blocked: mean(group, ({ blocked }) => blocked),
+    }));
   }
 
   #summary() {
     const known = this.#samples.filter(({ allowed }) => allowed !== null);
     if (!known.length) return 'Checks per second: no figures yet';
     const most = (name) => rate(Math.max(...known.map((sample) => sample[name])));
-    return `Checks per second since ${clock(known[0].at)}: at most ${most('allowed')} allowed and ${most('blocked')} blocked. The table below has the numbers.`;
+    return `Checks per second since ${clock(known[0].at)}: at most ${most('allowed')} allowed and ${most('blocked')} blocked. The table below lists the numbers.`;
   }
 }

@@ -1,4 +1,4 @@
-// API keys: who can do what, made and revoked. A secret is shown once, when its key is made.
+// API keys: listed, created and revoked. A secret is shown once, when its key is created.
 
 import { call, path } from './api.js';
 import { ask, badge, dialog, element, failed, notice, onlyFor, replace, submits, table, template } from './ui.js';
@@ -24,10 +24,10 @@ function showSecret({ name, secret }) {
   const shown = element('input', { id: 'secret', readonly: true, class: 'code', value: secret });
   shown.addEventListener('focus', () => shown.select());
   dialog(element('form', { class: 'form', method: 'dialog' },
-    element('h2', {}, `The key ${name}`),
-    element('p', {}, 'Copy its secret now: it is shown this once, and the service keeps only a hash of it.'),
+    element('h2', {}, `Key ${name}`),
+    element('p', {}, 'Copy the secret now. It is shown only once; the service stores only its hash.'),
     element('div', { class: 'field' }, element('label', { for: 'secret' }, 'Secret'), shown),
-    element('div', { class: 'buttons end' }, element('button', { class: 'primary' }, 'Done'))), `The key ${name}`);
+    element('div', { class: 'buttons end' }, element('button', { class: 'primary' }, 'Done'))), `Key ${name}`);
   shown.focus();
 }
 
@@ -38,13 +38,13 @@ async function list(content, session, load) {
   try {
     const { keys } = await call('GET', path(['keys']));
     replace(place, table({
-      caption: 'API keys', rows: keys, empty: 'There are none in the catalog; you use the one that was configured.',
+      caption: 'API keys', rows: keys, empty: 'The catalog has no keys. You are signed in with the configured admin key.',
       columns: [
         { title: 'Key', kind: 'wide', cell: (key) => [element('b', { class: 'identifier' }, key.name), element('div', { class: 'sub code' }, key.key_id)] },
         { title: 'Role', cell: (key) => key.role },
         { title: 'State', cell: (key) => badge(key.state, STATES[key.state]) },
         { title: 'Last used', cell: (key) => (key.last_used_at ? time(key.last_used_at) : 'never') },
-        { title: 'Ends', cell: (key) => (key.expires_at ? time(key.expires_at) : 'never') },
+        { title: 'Expires', cell: (key) => (key.expires_at ? time(key.expires_at) : 'never') },
         { title: 'Actions', kind: 'actions', cell: (key) => (key.state === 'active' ? revoke(session, key, load) : '') },
       ],
     }));
@@ -59,10 +59,10 @@ function revoke(session, key, load) {
     type: 'button', 'aria-label': `Revoke ${key.name}`,
     onclick: () => ask({
       title: `Revoke ${key.name}?`, action: 'Revoke', danger: true,
-      text: element('p', {}, own ? 'This is the key that you are signed in with: you will be signed out.' : 'Whoever uses it is refused at once on this node, and within two seconds on the others.'),
+      text: element('p', {}, own ? 'You are signed in with this key and will be signed out.' : 'Requests with this key are rejected immediately by this node, and within two seconds by the others.'),
       perform: () => call('DELETE', path(['keys', key.key_id])),
       done: () => {
-        notice(`The key ${key.name} opens nothing any more.`);
+        notice(`Key ${key.name} is revoked.`);
         load();
       },
     }),

@@ -1,20 +1,26 @@
-// What happens now.
+// Current figures and the chart of the last 15 minutes.
 
 import { Chart } from './chart.js';
+import { address } from './lookup.js';
 import { SECONDS_KEPT } from './stream.js';
-import { badge, bar, element, refresh, table, template } from './ui.js';
+import { badge, bar, element, folds, narrow, refresh, table, template } from './ui.js';
 import { clock, count, milliseconds, rate, span } from './words.js';
 
 const SAMPLES_LISTED = 15;
 
 export function show(content, { stream }) {
   content.replaceChildren(template('live-page'));
+  const unfold = folds(content.querySelectorAll('details.fold'));
   const chart = new Chart(content.querySelector('#chart'), SECONDS_KEPT, (sample, pointed) => readout(content, sample, pointed));
-  return stream.listen(({ samples, last }) => {
+  const stop = stream.listen(({ samples, last }) => {
     chart.show(samples);
     listSamples(content, samples);
     if (last) fill(content, last);
   });
+  return () => {
+    stop();
+    unfold();
+  };
 }
 
 function readout(content, sample, pointed) {
@@ -42,20 +48,20 @@ function fill(content, figures) {
   content.querySelector('#stores').replaceChildren(stores(figures.stores));
 }
 
-/** The link to a user's page; keys of other dimensions have none. */
-export function identity({ dimension, identifier }) {
+/** A key with a link to its limits. The sum of the other keys has none. */
+function identity({ dimension, identifier }) {
   const text = element('span', { class: 'identifier', title: identifier }, identifier);
-  if (dimension !== 'user') return [element('span', { class: 'dimension' }, dimension), ' ', text];
-  return [element('span', { class: 'dimension' }, 'user'), ' ', element('a', { href: `#/users/${encodeURIComponent(identifier)}` }, text)];
+  const isKey = identifier !== '(others)' && dimension !== '(others)';
+  return [element('span', { class: 'dimension' }, dimension), ' ', isKey ? element('a', { href: address(dimension, identifier) }, text) : text];
 }
 
 function keys(caption, rows, name) {
   const size = (row) => (name === 'blocked' ? row.blocked : row.allowed + row.blocked);
   const most = Math.max(1, ...rows.map(size));
   const parts = (row) => (name === 'blocked' ? [] : [[row.allowed / most, 'allowed']]).concat([[row.blocked / most, 'blocked']]);
-  const empty = name === 'blocked' ? 'Nobody was blocked.' : 'No checks yet.';
+  const empty = name === 'blocked' ? 'No blocked requests in this period.' : 'No checks in this period.';
   return table({
-    caption, rows: rows.slice(0, 8), empty,
+    caption, rows: rows.slice(0, narrow() ? 5 : 8), empty,
     columns: [
       { title: 'Key', cell: (row) => [...identity(row), bar(...parts(row))], kind: 'wide' },
       { title: 'Allowed', number: true, cell: (row) => count(row.allowed) },
@@ -66,7 +72,7 @@ function keys(caption, rows, name) {
 
 function rules(rows) {
   return table({
-    caption: 'Decisions by rule', rows: rows.slice(0, 10), empty: 'No checks yet.',
+    caption: 'Decisions by rule', rows: rows.slice(0, narrow() ? 5 : 10), empty: 'No checks yet.',
     columns: [
       { title: 'Rule', cell: (row) => element('span', { class: 'identifier', title: row.rule }, row.rule || 'no rule'), kind: 'wide' },
       { title: 'Allowed', number: true, cell: (row) => count(row.allowed) },
@@ -76,33 +82,33 @@ function rules(rows) {
   });
 }
 
-const HEALTH = { up: ['up', 'good'], down: ['does not answer', 'bad'], rejected: ['refuses to work', 'bad'] };
-const BREAKER = { closed: ['closed', 'good'], half_open: ['trying again', 'warn'], open: ['open', 'bad'] };
+const HEALTH = { up: ['up', 'good'], down: ['unavailable', 'bad'], rejected: ['rejects this service', 'bad'] };
+const BREAKER = { closed: ['closed', 'good'], half_open: ['half open', 'warn'], open: ['open', 'bad'] };
 
 function stores(rows) {
   return table({
-    caption: 'Stores', rows, empty: 'There are none.',
+    caption: 'Stores', rows, empty: 'None.',
     columns: [
       { title: 'Store', cell: (row) => row.name },
       { title: 'Health', cell: (row) => badge(...(HEALTH[row.health] ?? [row.health])) },
-      { title: 'Breaker', cell: (row) => badge(...(BREAKER[row.breaker] ?? [row.breaker])) },
+      { title: 'Circuit breaker', cell: (row) => badge(...(BREAKER[row.breaker] ?? [row.breaker])) },
       { title: 'Keys', number: true, cell: (row) => count(row.keys) },
       { title: 'Errors', number: true, cell: (row) => count(row.errors) },
     ],
   });
 }
 
-/** The chart for those who do not see it. It changes every second, so it is made only while it is open. */
+/** The chart as a table, for screen readers. It is built only while it is open. */
 function listSamples(content, samples) {
   if (!content.querySelector('#samples').open) return;
   const rows = samples.filter(({ figures }) => figures).slice(-SAMPLES_LISTED).reverse();
   content.querySelector('#samples-table').replaceChildren(table({
-    caption: 'Checks per second', rows, empty: 'No figures yet.',
+    caption: 'Checks per second', rows, empty: 'No figures yet.', all: true,
     columns: [
       { title: 'Time', cell: ({ at }) => clock(at) },
       { title: 'Allowed', number: true, cell: ({ figures }) => rate(figures.allowed_per_second) },
       { title: 'Blocked', number: true, cell: ({ figures }) => rate(figures.blocked_per_second) },
-      { title: 'p99 ms', number: true, cell: ({ figures }) => milliseconds(figures.latency.p99_ms) },
+      { title: 'p99 ms', number: true, cell: ({ figures }) => milliseconds(figures.latency?.p99_ms) },
     ],
   }));
 }

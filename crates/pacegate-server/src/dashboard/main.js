@@ -1,27 +1,29 @@
-// Signing in and out, which page is shown, and light or dark.
+// Sign-in, navigation and the colour theme.
 
 import * as api from './api.js';
 import * as audit from './audit.js';
 import * as keys from './keys.js';
 import * as live from './live.js';
+import * as log from './log.js';
+import * as lookup from './lookup.js';
 import * as rules from './rules.js';
 import * as attempt from './try.js';
-import * as users from './user.js';
 import { Stream } from './stream.js';
 
-/** By their place in the address: what shows each, and its title. */
+/** The function and the title of each page, by its name in the address. */
 const PAGES = {
   live: [live.show, 'Live'],
   rules: [rules.show, 'Rules'],
-  users: [users.show, 'Users'],
+  lookup: [lookup.show, 'Lookup'],
   try: [attempt.show, 'Try a check'],
+  log: [log.show, 'Decision log'],
   audit: [audit.show, 'Audit trail'],
   keys: [keys.show, 'API keys'],
 };
 
 const find = (id) => document.getElementById(id);
 const content = find('content');
-/** `{role, keyId, stream}` while somebody is signed in. */
+/** `{role, keyId, stream}` while signed in. */
 let session = null;
 let leave = null;
 
@@ -44,7 +46,8 @@ function begin({ key_id: keyId, role, version }) {
   find('sign-in-key').value = '';
   say('');
   session = { keyId, role, stream: new Stream().start() };
-  find('who').textContent = `${role} key ${keyId}${role === 'admin' ? '' : ', which can look and change nothing'} · Pacegate ${version}`;
+  const name = keyId === 'configured' ? `configured ${role} key` : `${role} key ${keyId}`;
+  find('who').textContent = `${name}${role === 'admin' ? '' : ' (read-only)'} · Pacegate ${version}`;
   find('sign-in').hidden = true;
   find('app').hidden = false;
   session.stream.listen(showConnection);
@@ -70,7 +73,7 @@ function say(message) {
   find('sign-in-message').hidden = !message;
 }
 
-api.onEnded((message) => finish(`${message} Sign in with another one.`));
+api.onEnded((message) => finish(`${message} Sign in with another key.`));
 find('sign-out').addEventListener('click', () => {
   api.signOut();
   finish('');
@@ -79,7 +82,7 @@ find('sign-out').addEventListener('click', () => {
 const STATES = { connecting: 'Connecting', live: 'Live', lost: 'Connection lost, retrying' };
 let shown = null;
 
-/** Only when it changes: it is read aloud. */
+/** Updates the text only when it changes, because screen readers announce it. */
 function showConnection({ state, refused }) {
   const text = refused ? `${refused} Retrying.` : STATES[state];
   if (text === shown) return;
@@ -99,7 +102,7 @@ function navigate() {
     else link.removeAttribute('aria-current');
   }
   document.title = `${title} · Pacegate`;
-  leave = show(content, session, decode(rest.join('/'))) ?? null;
+  leave = show(content, session, rest.map(decode)) ?? null;
   content.querySelector('h1').focus({ preventScroll: true });
   scrollTo(0, 0);
 }
@@ -120,7 +123,7 @@ find('skip').addEventListener('click', (event) => {
 
 const THEMES = ['auto', 'light', 'dark'];
 
-/** The choice is worth remembering; where that is not allowed, it holds for this tab. */
+/** Stores the theme. Where storage is not allowed, the choice applies to this tab. */
 function remembered(value) {
   try {
     if (value === undefined) return localStorage.getItem('pacegate-theme');

@@ -1,16 +1,16 @@
-// The form that makes or changes a rule.
+// The form that creates or changes a rule.
 
 import { dialog, submits, template } from './ui.js';
 import { ALGORITHMS, hasBurst } from './words.js';
 
 const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE', 'HEAD', 'OPTIONS'];
 
-/** People turn limits on with less fear when they can watch first. */
+/** A new rule starts in shadow mode, so that its effect is known before it is enforced. */
 const NEW_RULE = {
   name: '', dimension: 'user', endpoint_pattern: '*', algorithm: 'token_bucket', limit: 100, window_seconds: 60, mode: 'shadow', counter: 'pattern',
 };
 
-/** Opens the form with `rule`, or for a new one; calls `save` with what was typed in until it succeeds, and then `done`. */
+/** Opens the form for `rule`, or for a new rule. Calls `done` after `save` succeeded. */
 export function editRule(rule, save, done) {
   const content = template('rule-form-template');
   const form = content.querySelector('form');
@@ -53,7 +53,7 @@ function fill(fields, rule) {
   fields.burst_capacity.value = rule.burst_capacity && rule.burst_capacity !== rule.limit ? rule.burst_capacity : '';
 }
 
-/** What is typed in; what is empty is left to the service, which says what it misses. */
+/** The rule as entered. The service validates it. */
 function read(fields) {
   const text = (name) => fields[name].value.trim() || null;
   const window = number(text('window_seconds'));
@@ -68,7 +68,7 @@ function read(fields) {
   return rule;
 }
 
-/** What is not a number goes to the service as it is, which knows what to say about it. */
+/** A number, or the text itself, which the service rejects with a message. */
 function number(text) {
   return text !== null && Number.isFinite(Number(text)) ? Number(text) : text;
 }

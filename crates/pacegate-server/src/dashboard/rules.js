@@ -1,14 +1,14 @@
-// All rules: found, made, changed, switched on and off.
+// All rules: list, create, change, enforce and delete.
 
 import { call, path } from './api.js';
 import { editRule } from './rule_form.js';
-import { ask, badge, element, failed, notice, onlyFor, replace, table, template } from './ui.js';
-import { algorithm, audience, count, limit, methods } from './words.js';
+import { ask, badge, element, failed, narrow, notice, onlyFor, replace, table, template } from './ui.js';
+import { algorithm, audience, count, limit, methods, span } from './words.js';
 
 const PAGE = 100;
-/** The service gives out a thousand at a time; who has more finds a rule by its name in the API. */
+/** Rules that a filter searches at most. Beyond that, use the API. */
 const SEARCHED_MAX = 10_000;
-const SHOWN_AT_ONCE = 100;
+const shownAtOnce = () => (narrow() ? 6 : 100);
 
 export function show(content, session) {
   content.replaceChildren(template('rules-page'));
@@ -17,7 +17,7 @@ export function show(content, session) {
   content.querySelector('#more-rules').addEventListener('click', () => list.more());
   onlyFor(session, content.querySelector('#new-rule')).addEventListener('click', () => {
     const create = (rule) => call('POST', path(['rules']), { body: rule });
-    editRule(null, create, (rule) => list.changed(`Rule ${rule.name} is in force${rule.mode === 'shadow' ? ', in shadow mode' : ''}.`));
+    editRule(null, create, (rule) => list.changed(`Rule ${rule.name} is created${rule.mode === 'shadow' ? ' in shadow mode' : ' and enforced'}.`));
   });
   list.load();
 }
@@ -28,8 +28,8 @@ class RuleList {
   #rules = [];
   #cursor = null;
   #words = '';
-  #shown = SHOWN_AT_ONCE;
-  /** A list that was loaded again in between is not added to. */
+  #shown = shownAtOnce();
+  /** Pages of an earlier load are discarded. */
   #turn = 0;
 
   constructor(content, session) {
@@ -52,19 +52,19 @@ class RuleList {
   }
 
   async more() {
-    this.#shown += SHOWN_AT_ONCE;
+    this.#shown += shownAtOnce();
     if (this.#cursor && this.#found().length < this.#shown) await this.#attempt(() => this.#next(PAGE));
     else this.#render();
   }
 
   async filter(text) {
     this.#words = text.trim().toLowerCase();
-    this.#shown = SHOWN_AT_ONCE;
+    this.#shown = shownAtOnce();
     this.#render();
     if (this.#words) await this.#loadAll();
   }
 
-  /** A filter looks at all rules, not only at those that are shown. */
+  /** A filter searches all rules, not only those on the page. */
   async #loadAll() {
     const turn = this.#turn;
     while (this.#cursor && this.#words && turn === this.#turn && this.#rules.length < SEARCHED_MAX) {
@@ -104,8 +104,8 @@ class RuleList {
     this.#content.querySelector('#rule-count').textContent = status;
     this.#content.querySelector('#more-rules').hidden = found.length <= this.#shown && (!this.#cursor || Boolean(this.#words));
     replace(this.#content.querySelector('#rule-table'), table({
-      caption: 'Rules', rows: found.slice(0, this.#shown),
-      empty: this.#words ? 'No rule matches.' : 'There are no rules yet. A new one starts in shadow mode, where it blocks nobody.',
+      caption: 'Rules', rows: found.slice(0, this.#shown), all: true,
+      empty: this.#words ? 'No rule matches.' : 'There are no rules yet. A new rule starts in shadow mode, where it blocks no request.',
       columns: [
         { title: 'Rule', kind: 'wide', cell: (rule) => [element('b', { class: 'identifier' }, rule.name), element('div', { class: 'sub' }, audience(rule))] },
         { title: 'Endpoint', kind: 'wide', cell: (rule) => element('span', { class: 'identifier code' }, methods(rule), rule.endpoint_pattern) },
@@ -117,7 +117,7 @@ class RuleList {
   }
 
   #actions(rule) {
-    if (rule.source === 'file') return element('span', { class: 'sub' }, 'from the configuration file; change it there');
+    if (rule.source === 'file') return element('span', { class: 'sub' }, 'set in the configuration file');
     const button = (text, about, action) => onlyFor(this.#session, element('button', { type: 'button', 'aria-label': `${text} ${about}`, onclick: action }, text));
     const other = rule.mode === 'shadow' ? 'enforce' : 'shadow';
     return element('div', { class: 'buttons' },
@@ -127,27 +127,27 @@ class RuleList {
   }
 
   #edit(rule) {
-    editRule(rule, (typed) => this.#replace(rule, typed), (typed) => this.changed(`Rule ${typed.name} is changed.`));
+    editRule(rule, (typed) => this.#replace(rule, typed), (typed) => this.changed(`Rule ${typed.name} is saved.`));
   }
 
   async #switch(rule, other) {
     const enforce = other === 'enforce';
     const text = element('div', {}, element('p', {}, enforce
-      ? `From now on ${rule.name} blocks what is over ${limit(rule)}.`
-      : `${rule.name} goes on counting, and blocks nobody any more.`));
-    if (enforce) text.append(await wouldBlock(rule));
+      ? `Requests over ${limit(rule)} will be denied.`
+      : `${rule.name} continues to count and no longer denies requests.`));
+    if (enforce) text.append(await wouldDeny(rule));
     ask({
       title: enforce ? `Enforce ${rule.name}?` : `Put ${rule.name} into shadow mode?`,
       text, action: enforce ? 'Enforce' : 'To shadow',
       perform: () => this.#replace(rule, { ...rule, mode: other }),
-      done: () => this.changed(enforce ? `Rule ${rule.name} is enforced.` : `Rule ${rule.name} only watches now.`),
+      done: () => this.changed(enforce ? `Rule ${rule.name} is enforced.` : `Rule ${rule.name} is in shadow mode.`),
     });
   }
 
   #delete(rule) {
     ask({
       title: `Delete ${rule.name}?`, action: 'Delete', danger: true,
-      text: element('p', {}, `${limit(rule)} for ${audience(rule)} at ${rule.endpoint_pattern} ends at once. The audit trail keeps what it was.`),
+      text: element('p', {}, `The limit of ${limit(rule)} for ${audience(rule)} at ${rule.endpoint_pattern} ends immediately. The audit trail keeps the deleted values.`),
       perform: () => this.#guarded(call('DELETE', path(['rules', rule.rule_id]), { version: rule.version })),
       done: () => this.changed(`Rule ${rule.name} is deleted.`),
     });
@@ -157,13 +157,13 @@ class RuleList {
     await this.#guarded(call('PUT', path(['rules', rule.rule_id]), { body: changed, version: rule.version }));
   }
 
-  /** Says plainly that somebody was faster, and shows what they made of it. */
+  /** Explains a lost update and loads the current rule. */
   async #guarded(request) {
     try {
       await request;
     } catch (error) {
       if (error.status === 412) {
-        error.message = 'Somebody changed this rule meanwhile. Cancel, look at it as it is now, and try again.';
+        error.message = 'This rule was changed in the meantime. Cancel, review the current version and retry.';
         error.field = null;
         this.load();
       }
@@ -174,18 +174,22 @@ class RuleList {
 
 export const mode = (name) => (name === 'shadow' ? badge('shadow', 'warn') : badge('enforced', 'good'));
 
-/** The service lists those with the most denials; what is beyond them is not known here. */
+/** The service lists the rules with the most denials. */
 const FIGURES_LISTED = 100;
 
-/** How many requests a rule in shadow mode would have blocked so far. */
-async function wouldBlock(rule) {
+/** How many requests and keys a rule in shadow mode would have denied so far. */
+async function wouldDeny(rule) {
   try {
-    const { rules } = await call('GET', path(['live']));
+    const { rules, uptime_seconds: uptime } = await call('GET', path(['live']));
     const own = rules.find((figures) => figures.rule === rule.name && figures.algorithm === rule.algorithm);
-    if (!own && rules.length >= FIGURES_LISTED) return element('p', { class: 'hint' }, 'How many it would have blocked is in the metrics of this node.');
-    const blocked = own?.shadow_blocked ?? 0;
-    return element('p', { class: blocked ? 'figure' : 'figure none' }, element('b', {}, count(blocked)),
-      ` request${blocked === 1 ? '' : 's'} would have been blocked on this node since it started, by all rules of this name as they were then.`);
+    if (!own && rules.length >= FIGURES_LISTED) return element('p', { class: 'hint' }, 'This node has more rules than it lists here. Its metrics have the number of requests that would have been denied.');
+    const since = `on this node in the last ${span(uptime)}`;
+    if (!own?.shadow_checked) return element('p', { class: 'figure none' }, `The rule was not evaluated in shadow mode ${since}.`);
+    const { shadow_checked: checked, shadow_blocked: denied, shadow_keys: keys, shadow_keys_blocked: keysDenied } = own;
+    return element('div', { class: denied ? 'figure' : 'figure none' },
+      element('p', {}, element('b', {}, `${count(denied)} of ${count(checked)}`), ` request${checked === 1 ? '' : 's'}, `,
+        element('b', {}, `about ${count(keysDenied)} of ${count(keys)}`), ` key${keys === 1 ? '' : 's'} would have been denied`),
+      element('p', { class: 'hint' }, `${since}, by all rules named ${rule.name}, including earlier versions of the rule.`));
   } catch (error) {
     return failed(error);
   }

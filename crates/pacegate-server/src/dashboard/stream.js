@@ -1,21 +1,23 @@
-// The figures of every second, as server-sent events. EventSource cannot send a key, so the stream is read by hand.
+// The figures of every second, as server-sent events. EventSource cannot send an API key, so this
+// module reads the stream itself.
 
 import * as api from './api.js';
 
 const RETRY_FIRST_MS = 500;
 const RETRY_LAST_MS = 8_000;
-/** The service sends every second: after this long the connection is dead, even if nobody said so. */
+/** The service sends an event every second. A connection that is silent for longer is dead. */
 const SILENCE_MAX_MS = 10_000;
-/** How many seconds are remembered for the chart. */
-export const SECONDS_KEPT = 180;
+/** Seconds that the chart shows, as many as the service keeps. */
+export const SECONDS_KEPT = 15 * 60;
 
-/** Follows the service until it is stopped, through restarts and lost connections. */
+/** Follows the service until it is stopped. Reconnects after restarts and lost connections. */
 export class Stream {
-  /** `{at, figures}` of each second, oldest first; `figures` is null where the connection was lost. */
+  /** `{at, figures}` of each second, oldest first; `figures` is null without a connection. */
   samples = [];
   state = 'connecting';
-  /** What the service said against watching, if it was that. */
+  /** The error that the service rejected the stream with. */
   refused = null;
+  latest = null;
   #listeners = new Set();
   #stopping = new AbortController();
 
@@ -29,15 +31,16 @@ export class Stream {
     this.#listeners.clear();
   }
 
-  /** Calls `listener` after every change; what comes back ends that. */
+  /** Calls `listener` after every change. Returns a function that stops this. */
   listen(listener) {
     this.#listeners.add(listener);
     listener(this);
     return () => this.#listeners.delete(listener);
   }
 
+  /** The newest figures; null while the connection is lost. */
   get last() {
-    return this.samples.at(-1)?.figures ?? null;
+    return this.latest;
   }
 
   async #follow() {
@@ -53,7 +56,7 @@ export class Stream {
       }
       if (this.#stopping.signal.aborted) return;
       this.#change('lost', null);
-      // Not all tabs at once.
+      // Jitter: not all tabs reconnect at once.
       await pause(wait * (0.75 + Math.random() / 2), this.#stopping.signal);
       wait = Math.min(wait * 2, RETRY_LAST_MS);
     }
@@ -67,6 +70,8 @@ export class Stream {
       const response = await api.open('GET', '/api/v1/live', { accept: 'text/event-stream', signal });
       if (!response.ok) throw await api.refusal(response);
       let first = true;
+      // Without the history the chart fills up second by second.
+      await this.#fill().catch(() => {});
       for await (const { name, data } of events(response.body)) {
         clearTimeout(alarm);
         alarm = setTimeout(() => silence.abort(), SILENCE_MAX_MS);
@@ -74,7 +79,7 @@ export class Stream {
         if (name !== 'figures') continue;
         arrived();
         const figures = JSON.parse(data);
-        // Rates are those between two events; the first has none before it.
+        // A rate is the difference between two events; the first one has none.
         if (first) figures.allowed_per_second = figures.blocked_per_second = figures.degraded_per_second = null;
         first = false;
         this.#change('live', figures);
@@ -84,16 +89,32 @@ export class Stream {
     }
   }
 
+  /** Adds the seconds that the node has kept, so that the chart is not empty at first. */
+  async #fill() {
+    const { seconds } = await api.call('GET', '/api/v1/live/history', { signal: this.#stopping.signal });
+    const kept = seconds.map(({ at, allowed, blocked }) => ({
+      at: new Date(at), figures: { allowed_per_second: allowed, blocked_per_second: blocked },
+    }));
+    const first = kept[0]?.at ?? new Date();
+    this.samples = this.samples.filter(({ at }) => at < first).concat(kept);
+    this.#notify();
+  }
+
   #change(state, figures) {
     this.state = state;
     this.samples.push({ at: new Date(), figures });
+    this.latest = figures;
     const oldest = Date.now() - SECONDS_KEPT * 1_000;
     this.samples = this.samples.filter(({ at }) => at.getTime() >= oldest);
+    this.#notify();
+  }
+
+  #notify() {
     for (const listener of this.#listeners) listener(this);
   }
 }
 
-/** The events in a body. */
+/** The events of a response body. */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let text = '';

@@ -1,9 +1,9 @@
-// What would a check be answered, and why?
+// Explains the decision on a check, or makes it.
 
 import { call, path } from './api.js';
 import { mode } from './rules.js';
 import { badge, element, onlyFor, showError, submits, table, template } from './ui.js';
-import { algorithm, audience, count, limit, milliseconds, span, why } from './words.js';
+import { algorithm, audience, count, limit, milliseconds, source, span } from './words.js';
 
 export function show(content, session) {
   content.replaceChildren(template('try-page'));
@@ -28,7 +28,7 @@ export function show(content, session) {
   });
 }
 
-/** The body of a check. What is not right is left to the service to say. */
+/** The body of a check. The service validates it. */
 function read(fields) {
   const text = (name) => fields[name].value.trim();
   const body = { endpoint: text('endpoint') };
@@ -50,27 +50,27 @@ function read(fields) {
 function showVerdict(content, decision, tier, charged) {
   const { allowed } = decision;
   const facts = [
-    ['Rule that binds', decision.rule ?? 'none'],
-    ['Left', decision.remaining == null ? '–' : `${count(decision.remaining)} of ${count(decision.limit)}`],
-    ['All back in', decision.reset_at ? span(decision.reset_at - Date.now() / 1_000) : '–'],
+    ['Deciding rule', decision.rule ?? 'none'],
+    ['Remaining', decision.remaining == null ? '–' : `${count(decision.remaining)} of ${count(decision.limit)}`],
+    ['Full reset in', decision.reset_at ? span(decision.reset_at - Date.now() / 1_000) : '–'],
   ];
-  if (decision.retry_after_ms) facts.push(['Try again in', decision.retry_after_ms < 1_000 ? `${milliseconds(decision.retry_after_ms)} ms` : span(decision.retry_after_ms / 1_000)]);
+  if (decision.retry_after_ms) facts.push(['Retry after', decision.retry_after_ms < 1_000 ? `${milliseconds(decision.retry_after_ms)} ms` : span(decision.retry_after_ms / 1_000)]);
   if (decision.reason) facts.push(['Reason', decision.reason]);
-  if (decision.degraded) facts.push(['Degraded', 'a store failed; this was decided without it']);
+  if (decision.degraded) facts.push(['Degraded', 'store unavailable; decided without it']);
   if (tier !== undefined) facts.push(['Tier', tier ?? 'none']);
-  const words = charged ? (allowed ? 'Allowed, and charged' : 'Denied, and nothing charged') : (allowed ? 'Would be allowed' : 'Would be denied');
-  // Only this line is read aloud.
+  const words = charged ? (allowed ? 'Allowed and charged' : 'Denied, nothing charged') : (allowed ? 'Would be allowed' : 'Would be denied');
+  // Screen readers announce only this line.
   const line = content.querySelector('#verdict-words');
   line.className = `verdict ${allowed ? 'good' : 'bad'}`;
   line.replaceChildren(element('span', { 'aria-hidden': 'true' }, allowed ? '✓' : '✕'), words);
   content.querySelector('#verdict-details').replaceChildren(
     element('dl', { class: 'facts' }, facts.map(([name, value]) => element('div', {}, element('dt', {}, name), element('dd', { class: 'identifier' }, value)))),
     table({
-      caption: 'What each limit says', rows: decision.limits, empty: 'No limit applies.',
+      caption: 'Decision of each limit', rows: decision.limits, empty: 'No limit applies.',
       columns: [
         { title: 'Limit', kind: 'wide', cell: (row) => [element('b', { class: 'identifier' }, row.rule), element('div', { class: 'sub' }, `${limit({ limit: row.quota, window_seconds: row.window_seconds, burst_capacity: row.limit, unit: row.unit })} by ${row.dimension}`)] },
-        { title: 'Says', cell: (row) => [row.allowed ? badge('allowed', 'good') : badge('denied', 'bad'), ' ', row.shadow ? mode('shadow') : null] },
-        { title: 'Left', number: true, cell: (row) => count(row.remaining) },
+        { title: 'Decision', cell: (row) => [row.allowed ? badge('allowed', 'good') : badge(row.shadow ? 'would deny' : 'denied', row.shadow ? 'warn' : 'bad'), ' ', row.shadow ? mode('shadow') : null] },
+        { title: 'Remaining', number: true, cell: (row) => count(row.remaining) },
       ],
     }),
   );
@@ -79,21 +79,21 @@ function showVerdict(content, decision, tier, charged) {
 const APPLIES = 'applies: ';
 
 function explain({ verdict, explanation: text }) {
-  return verdict === 'applies' && text.startsWith(APPLIES) ? why(text.slice(APPLIES.length)) : text;
+  return verdict === 'applies' && text.startsWith(APPLIES) ? source(text.slice(APPLIES.length)) : text;
 }
 
 function explanation(rules, total) {
   const applies = rules.filter((rule) => rule.verdict === 'applies').length;
-  const note = `${count(applies)} of ${count(total)} rules apply${rules.length < total ? `; the ${count(rules.length)} that come closest are listed` : ''}`;
-  return element('section', { class: 'card', 'aria-label': 'Every rule and why' },
-    element('div', { class: 'card-head' }, element('h2', {}, 'Why'), element('p', { class: 'hint' }, note)),
+  const note = `${count(applies)} of ${count(total)} rules apply${rules.length < total ? `; the ${count(rules.length)} closest are listed` : ''}`;
+  return element('section', { class: 'card', 'aria-label': 'Rules' },
+    element('div', { class: 'card-head' }, element('h2', {}, 'Rules'), element('p', { class: 'hint' }, note)),
     table({
-      caption: 'Every rule and whether it applies', rows: rules, empty: 'There are no rules.',
+      caption: 'Rules and whether they apply', rows: rules, empty: 'There are no rules.',
       columns: [
         { title: 'Rule', kind: 'wide', cell: (rule) => [element('b', { class: 'identifier' }, rule.rule), element('div', { class: 'sub' }, audience(rule))] },
         { title: 'Applies', kind: 'wide', cell: (rule) => [rule.verdict === 'applies' ? badge('yes', 'good') : badge('no'), ' ', element('span', { class: 'identifier' }, explain(rule))] },
         { title: 'Endpoint', kind: 'wide', cell: (rule) => element('span', { class: 'identifier code' }, rule.method ? `${rule.method} ` : '', rule.endpoint_pattern) },
-        { title: 'Limit', cell: (rule) => [limit(rule), element('div', { class: 'sub' }, algorithm(rule.algorithm))] },
+        { title: 'Limit', cell: (rule) => [limit(rule), element('div', { class: 'sub' }, rule.own ? `instead of ${limit(rule.own)}` : algorithm(rule.algorithm))] },
         { title: 'Mode', cell: (rule) => mode(rule.mode) },
       ],
     }));

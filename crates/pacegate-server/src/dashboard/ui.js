@@ -1,6 +1,6 @@
-// Elements, tables, dialogs and notices. Text goes in as text: nothing here can make markup out of what an API says.
+// Elements, tables, dialogs and notices. Text is inserted as text and never parsed as markup.
 
-/** Makes an element. Attributes that start with `on` are listeners; those that are null or false are left out. */
+/** Creates an element. Attributes named `on…` are listeners; null and false are omitted. */
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -11,12 +11,12 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** What is in the template of that name. */
+/** A copy of the template with this id. */
 export const template = (id) => document.getElementById(id).content.cloneNode(true);
 
 export const badge = (text, kind = '') => element('span', { class: `badge ${kind}` }, text);
 
-/** A bar of `[share, kind]`, shares from 0 to 1. The numbers stand beside it, so that it says nothing on its own. */
+/** A bar of `[share, kind]`, shares from 0 to 1. The numbers are beside it as text. */
 export function bar(...parts) {
   return element('div', { class: 'bar', 'aria-hidden': 'true' }, parts.map(([share, kind = '']) => {
     const part = element('span', { class: kind });
@@ -25,21 +25,58 @@ export function bar(...parts) {
   }));
 }
 
+/** Whether the screen is as narrow as a phone's. */
+export const narrow = () => matchMedia('(max-width: 640px)').matches;
+/** Rows of a table that a narrow screen shows at first. */
+const NARROW_ROWS = 6;
+
 /**
- * A table. Columns are `{title, cell(item), number?}`. On narrow screens a row becomes a block; the roles keep it a table for those who listen.
+ * A table. Columns are `{title, cell(item), number?, kind?}`. On narrow screens a row becomes a
+ * block, and long tables are cut unless `all` is set. The roles keep it a table for screen readers.
  */
-export function table({ caption, columns, rows, empty }) {
+export function table({ caption, columns, rows, empty, all = false }) {
   if (!rows.length) return element('p', { class: 'empty' }, empty);
+  if (narrow() && !all && rows.length > NARROW_ROWS) {
+    const whole = () => part.replaceWith(table({ caption, columns, rows, empty, all: true }));
+    const part = element('div', {}, table({ caption, columns, rows: rows.slice(0, NARROW_ROWS), empty, all: true }),
+      element('p', { class: 'more' }, element('button', { type: 'button', onclick: whole }, `Show all ${rows.length}`)));
+    return part;
+  }
   const head = columns.map(({ title, number }) => element('th', { role: 'columnheader', scope: 'col', class: number && 'number' }, title));
   const cells = (item) => columns.map(({ title, cell, number, kind }) =>
-    element('td', { role: 'cell', 'data-title': title, class: number ? 'number' : kind }, cell(item)));
+    element('td', { role: 'cell', 'data-title': title, class: number ? 'number' : kind }, folded(kind, cell(item))));
   return element('table', { role: 'table' },
     element('caption', { class: 'unseen' }, caption),
     element('thead', { role: 'rowgroup' }, element('tr', { role: 'row' }, head)),
     element('tbody', { role: 'rowgroup' }, rows.map((item) => element('tr', { role: 'row' }, cells(item)))));
 }
 
-/** Puts `content` in the place of what `place` shows. Whoever was there with the keyboard stays at what is called the same, or starts at the top. */
+/** The buttons of a row take much space on a narrow screen, so that they open on demand there. */
+function folded(kind, content) {
+  if (kind !== 'actions' || !narrow() || !content || content.classList.contains('sub')) return content;
+  return element('details', {}, element('summary', {}, 'Actions'), content);
+}
+
+/**
+ * Makes sections collapsible on narrow screens, one open at a time. On wide screens all are open.
+ * Returns a function that stops following the width.
+ */
+export function folds(sections) {
+  const width = matchMedia('(max-width: 960px)');
+  const apply = () => sections.forEach((section, index) => {
+    if (width.matches) section.name = 'fold';
+    else section.removeAttribute('name');
+    section.open = !width.matches || index === 0;
+  });
+  apply();
+  width.addEventListener('change', apply);
+  return () => width.removeEventListener('change', apply);
+}
+
+/**
+ * Replaces what `place` shows. Keyboard focus stays on the element with the same label, or moves to
+ * the heading.
+ */
 export function replace(place, ...content) {
   const at = place.contains(document.activeElement) ? document.activeElement : null;
   place.replaceChildren(...content);
@@ -48,14 +85,14 @@ export function replace(place, ...content) {
   (same ?? document.querySelector('#content h1'))?.focus({ preventScroll: true });
 }
 
-/** The same, for what changes by itself: it holds still while somebody is at it with the keyboard or the pointer. */
+/** Replaces content that changes by itself, except while it has the focus or the pointer. */
 export function refresh(place, content) {
   if (!place.matches(':hover, :focus-within') || !place.firstChild) place.replaceChildren(content);
 }
 
 const NOTICE_STAYS_MS = 6_000;
 
-/** Says that something was done. */
+/** Shows a message for a few seconds. */
 export function notice(text) {
   const shown = element('p', {}, text);
   document.getElementById('notices').append(shown);
@@ -64,7 +101,7 @@ export function notice(text) {
 
 export const failed = (error) => element('p', { class: 'alert', role: 'alert' }, error.message);
 
-/** Opens a dialog around `content`. The browser keeps the focus inside, and gives it back when the dialog closes. */
+/** Opens a dialog around `content`. The browser keeps the focus inside until it closes. */
 export function dialog(content, label) {
   const opened = element('dialog', { 'aria-label': label }, content);
   opened.addEventListener('close', () => opened.remove());
@@ -74,7 +111,7 @@ export function dialog(content, label) {
   return opened;
 }
 
-/** Asks before something is done, and goes on with `done` when it was. The dialog stays open with the reason when it could not be. */
+/** Confirms an action in a dialog and calls `done` after success. The dialog shows errors. */
 export function ask({ title, text, action, danger = false, perform, done }) {
   const problem = element('p', { class: 'form-error alert', role: 'alert', hidden: true });
   const doing = element('button', { type: 'submit', class: danger ? 'danger' : 'primary' }, action);
@@ -89,7 +126,7 @@ export function ask({ title, text, action, danger = false, perform, done }) {
   });
 }
 
-/** Runs `perform` when the form is sent, one at a time, and shows what is wrong at its field. */
+/** Runs `perform` when the form is submitted, one at a time, and shows errors at their fields. */
 export function submits(form, button, perform) {
   form.addEventListener('submit', async (event) => {
     event.preventDefault();
@@ -113,7 +150,7 @@ function clearErrors(form) {
   if (problem) problem.hidden = true;
 }
 
-/** Shows an error at the field that it names, or else above all fields. */
+/** Shows an error at the field that it names, or above all fields. */
 export function showError(form, error) {
   const named = error.field && form.elements.namedItem(error.field);
   const input = named instanceof RadioNodeList ? named[0] : named;
@@ -132,11 +169,11 @@ export function showError(form, error) {
   problem.hidden = false;
 }
 
-/** Switches a button off for those who may not use it, and says why. */
+/** Disables a button for keys that may not use it, and gives the reason as its title. */
 export function onlyFor(session, button) {
   if (session.role !== 'admin') {
     button.disabled = true;
-    button.title = `Your key has the role ${session.role}; this needs the role admin.`;
+    button.title = `Requires an admin key. You are signed in with a ${session.role} key.`;
   }
   return button;
 }

@@ -1,11 +1,11 @@
-// Numbers, times and names as people read them.
+// Formats numbers, times and names.
 
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
 
 export const count = (value) => (value == null ? '–' : whole.format(value));
 
-/** Few digits, so that a figure that changes every second does not jump about. */
+/** Few digits, so that the width of a figure that changes every second is stable. */
 export function rate(value) {
   if (value == null) return '–';
   if (value >= 10_000) return short.format(value);
@@ -30,7 +30,7 @@ export function duration(seconds) {
   return `${precise.format(amount)} ${name}${amount === 1 ? '' : 's'}`;
 }
 
-/** `2 d 3 h`: the two largest parts, or as many as are wanted. */
+/** `2 d 3 h`: the two largest units, or `wanted` of them. */
 export function span(seconds, wanted = 2) {
   const rest = Math.max(0, Math.round(seconds));
   const parts = [[Math.floor(rest / 86_400), 'd'], [Math.floor(rest / 3_600) % 24, 'h'], [Math.floor(rest / 60) % 60, 'min'], [rest % 60, 's']];
@@ -56,33 +56,38 @@ export function until(date) {
   return span((date.getTime() - Date.now()) / 1_000);
 }
 
-/** What each algorithm is called, and what it is good for. */
+/** The name of each algorithm and when to use it. */
 export const ALGORITHMS = {
   token_bucket: ['Token bucket', 'Refills steadily and allows bursts up to its size. A good first choice.'],
-  gcra: ['GCRA', 'Spaces requests evenly, with a burst on top; keeps the least state.'],
-  sliding_counter: ['Sliding counter', 'A window that slides, estimated from two counters. Cheap for long windows.'],
-  sliding_log: ['Sliding log', 'Exact in every window, at the cost of remembering each request.'],
-  fixed_window: ['Fixed window', 'Starts anew at the full minute, hour or day. Simple; up to twice the limit around its edge.'],
+  gcra: ['GCRA', 'Spaces requests evenly and allows a burst. Stores the least state.'],
+  sliding_counter: ['Sliding counter', 'A sliding window estimated from two counters. Cheap for long windows.'],
+  sliding_log: ['Sliding log', 'Exact in every window. Stores the time of each request.'],
+  fixed_window: ['Fixed window', 'Resets at the full minute, hour or day. Allows up to twice the limit around a reset.'],
   leaky_bucket: ['Leaky bucket', 'A queue that drains at a constant rate.'],
 };
 export const algorithm = (name) => ALGORITHMS[name]?.[0] ?? name ?? '';
-/** Those that can hold more than one window's worth. */
+/** Whether the algorithm has a burst capacity. */
 export const hasBurst = (name) => ['token_bucket', 'leaky_bucket', 'gcra'].includes(name);
 
-const WHY = {
-  override: 'a temporary override',
-  identifier: 'a rule for exactly this id',
-  custom: 'limits of this user’s own',
-  tier: 'a rule for the user’s tier',
-  anyone: 'a rule for everybody',
-  plan: 'a plan',
-  ad_hoc: 'a limit of the request’s own',
-  default: 'the default limit',
+const SOURCES = {
+  override: 'temporary override',
+  identifier: 'rule for this identifier',
+  custom: 'custom limit of this user',
+  tier: 'rule for this tier',
+  anyone: 'rule for all',
+  plan: 'plan',
+  ad_hoc: 'ad-hoc limit of the request',
+  default: 'default limit',
 };
-export const why = (name) => WHY[name] ?? name;
+/** Where a limit comes from. */
+export const source = (name) => SOURCES[name] ?? name;
 
-/** Whom a rule is for. */
+const DIMENSIONS = { user: 'User', ip: 'IP address', apikey: 'API key' };
+export const dimensionName = (dimension) => DIMENSIONS[dimension] ?? dimension;
+
+/** Which requests a rule counts. */
 export function audience({ dimension, identifier, tier }) {
-  const who = identifier ? `${dimension} ${identifier}` : `every ${dimension}`;
+  const name = dimension === 'user' ? 'user' : dimensionName(dimension);
+  const who = identifier ? `${name} ${identifier}` : `every ${name}`;
   return tier ? `${who} of tier ${tier}` : who;
 }

@@ -222,3 +222,15 @@ impl fmt::Debug for Journal {
         formatter.debug_struct("Journal").field("dropped", &self.dropped()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dashboard_states_the_period_of_the_heaviest_keys() {
+        let period = WRITE_EVERY.as_secs() * u64::from(USAGE_EVERY);
+        let text = format!("last {period} to {} seconds", 2 * period);
+        assert_eq!(include_str!("../dashboard/index.html").matches(&text).count(), 2);
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! Checks only add to existing counters; names and labels are built when metrics are scraped.
 
+mod distinct;
 mod export;
 mod histogram;
 mod process;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::StatusCode;
-use pacegate::{Decision, Limiter, Timestamp};
+use pacegate::{Check, Decision, Limiter, Timestamp};
 use tonic::Code;
 
 use crate::clock::now;
@@ -85,7 +86,7 @@ impl Telemetry {
 
     /// Records a decision and its duration.
     #[inline]
-    pub(crate) fn observe(&self, decision: &Decision, took: Duration) {
+    pub(crate) fn observe(&self, checks: &[Check<'_>], decision: &Decision, took: Duration) {
         if !self.is_on {
             return;
         }
@@ -93,7 +94,7 @@ impl Telemetry {
         let ending = if decision.allowed() { Ending::Allowed } else { Ending::Blocked };
         self.time(place, ending, took);
         if !decision.replayed() {
-            self.rules.observe(decision);
+            self.rules.observe(checks, decision);
         }
     }
 

@@ -57,11 +57,16 @@ struct RuleExplanation<'a> {
     mode: &'static str,
     #[serde(flatten)]
     numbers: LimitNumbers<'a>,
+    /// The rule's own numbers, where an override or a custom limit replaces them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    own: Option<LimitNumbers<'a>>,
 }
 
 impl<'a> RuleExplanation<'a> {
     fn new(rule: &'a Explained) -> Self {
         let limit = &rule.limit;
+        let own = Some(&*rule.own_limit).filter(|own| own.limit != limit.limit);
         Self {
             rule: &limit.name,
             verdict: rule.verdict.name(),
@@ -73,6 +78,7 @@ impl<'a> RuleExplanation<'a> {
             tier: rule.tier.as_deref(),
             mode: limit.mode.name(),
             numbers: LimitNumbers::new(limit, rule.unlimited),
+            own: own.map(|own| LimitNumbers::new(own, rule.unlimited)),
         }
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer};
 use utoipa::IntoParams;
 
 use super::decode::{Count, Whole, read_object, read_query};
-use super::read_json;
+use super::{read_json, read_json_of};
 use crate::app::Shared;
 use crate::auth::{Caller, Need, actor};
 use crate::clock::parse_rfc3339;
@@ -74,6 +74,22 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Json<T> {
     }
 }
 
+/// Maximum size of the body of an import, which only callers with an admin key can send.
+const LARGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// As [`Json`], for a body of up to 4 MiB.
+pub(super) struct LargeJson<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for LargeJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request<Body>, shared: &Arc<Shared>) -> Result<Self, ApiError> {
+        let peer = peer(&request).cloned();
+        let (_, body) = read_json_of(shared, request, peer.as_ref(), LARGE_BYTES_MAX).await?;
+        read_object(&body).map(Self)
+    }
+}
+
 /// The last variable of the path: an id, a name or a key.
 pub(super) struct Id(pub(super) String);
 
@@ -118,7 +134,7 @@ impl FromRequestParts<Arc<Shared>> for UserEndpoint {
 }
 
 /// Returns the variables of the path, decoded.
-async fn variables(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Vec<String>, ApiError> {
+pub(super) async fn variables(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Vec<String>, ApiError> {
     let path = Path::from_request_parts(parts, shared).await;
     path.map(|Path(variables)| variables).map_err(|_| ApiError::input("path", "is not valid UTF-8"))
 }

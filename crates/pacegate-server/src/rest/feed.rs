@@ -1,4 +1,5 @@
-//! `GET /api/v1/live`: what is happening now, once as JSON or every second as server-sent events.
+//! `GET /api/v1/live`: current figures, once as JSON or every second as server-sent events; and
+//! `GET /api/v1/live/history`: the decisions of the last 15 minutes.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -12,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream, StreamExt};
 use hyper::header::{ACCEPT, CACHE_CONTROL};
 use hyper::{HeaderMap, StatusCode};
+use pacegate::Timestamp;
 use pacegate::store::{BreakerState, StoreHealth};
 use pacegate_catalog::UsageRecord;
 use parking_lot::Mutex;
@@ -21,6 +23,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use utoipa::ToSchema;
 
 use super::extract::Reader;
+use super::history::{SECONDS, Second};
 use super::json;
 use super::watchers::Watching;
 use crate::app::Shared;
@@ -32,16 +35,16 @@ use crate::peer::Peer;
 use crate::respond::ApiError;
 use crate::run::Protocol;
 
-/// How often the figures are computed and sent.
+/// Interval at which the figures are computed and sent.
 const EVERY: Duration = Duration::from_secs(1);
-/// Every so many figures it is made sure that the key still opens this.
+/// Number of events between two checks that the key is still valid.
 const ADMIT_EVERY: u32 = 5;
-/// How many keys are listed.
+/// Maximum number of keys that are listed.
 const KEYS_LISTED: usize = 10;
-/// How many rules are listed, those with the most denials first.
+/// Maximum number of rules that are listed, those with the most denials first.
 const RULES_LISTED: usize = 100;
 
-/// What is happening now.
+/// Current figures of this node.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LiveFigures)]
 struct Figures {
@@ -51,20 +54,20 @@ struct Figures {
     uptime_seconds: u64,
     ready: bool,
     connections: u64,
-    /// Over the last second; since the start when it is asked for once.
+    /// Over the last second; since the start of the node in a single response.
     allowed_per_second: f64,
     blocked_per_second: f64,
     degraded_per_second: f64,
     latency: Latency,
-    /// Over the last minute or two.
+    /// Over the last 10 to 20 seconds, as `most_blocked`.
     heaviest: Vec<KeyFigures>,
     most_blocked: Vec<KeyFigures>,
-    /// Since the start.
+    /// Since the start of the node.
     rules: Vec<RuleFigures>,
     stores: Vec<StoreFigures>,
 }
 
-/// How long checks took; null when there were none.
+/// Latency of checks; null without checks.
 #[derive(Debug, Serialize, ToSchema)]
 struct Latency {
     #[schema(required = true)]
@@ -86,11 +89,18 @@ struct KeyFigures {
 #[derive(Debug, Serialize, ToSchema)]
 struct RuleFigures {
     rule: String,
-    /// `none` where no limit applied.
+    /// `none` if no limit applied.
     algorithm: &'static str,
     allowed: u64,
     blocked: u64,
+    /// Requests that the rule would have denied in shadow mode.
     shadow_blocked: u64,
+    /// Requests that the rule evaluated in shadow mode.
+    shadow_checked: u64,
+    /// About how many different keys those requests had.
+    shadow_keys: u64,
+    /// About how many of these keys would have been denied at least once.
+    shadow_keys_blocked: u64,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -100,14 +110,14 @@ struct StoreFigures {
     health: &'static str,
     /// `closed`, `half_open` or `open`.
     breaker: &'static str,
-    /// Null for a store outside this process.
+    /// Null for a store outside of this process.
     #[schema(required = true)]
     keys: Option<u64>,
     errors: u64,
     degraded: u64,
 }
 
-/// Totals, to find out what changed between two of them.
+/// Totals. Rates are the difference between two of them.
 #[derive(Clone, Debug)]
 struct Totals {
     at: Instant,
@@ -117,9 +127,10 @@ struct Totals {
     latency: Counted,
 }
 
-/// What is happening now
+/// Current figures of this node
 ///
-/// Once as JSON; every second, as events named `figures`, for whoever accepts `text/event-stream`. An event named `error` says why the stream ends.
+/// A single JSON response, or with `Accept: text/event-stream` an event named `figures` every
+/// second. An event named `error` contains the reason why the stream ends.
 #[utoipa::path(
     get,
     path = "/api/v1/live",
@@ -127,8 +138,8 @@ struct Totals {
     tag = "Service",
     responses(
         (status = 200, description = "The figures.", body = Figures),
-        (status = 429, description = "The key watches too often already."),
-        (status = 503, description = "Too many watch already."),
+        (status = 429, description = "The key has too many streams."),
+        (status = 503, description = "The node has too many streams."),
     )
 )]
 pub(crate) async fn live(
@@ -147,6 +158,62 @@ pub(crate) async fn live(
     let peer = peer.map(|Extension(peer)| peer);
     let events = events(shared.clone(), headers, peer, place).take_until(stopped(shared));
     Ok(([(CACHE_CONTROL, "no-store")], Sse::new(events)).into_response())
+}
+
+/// The decisions of one second.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = HistorySecond)]
+struct SecondResponse {
+    /// When the second began.
+    #[schema(value_type = value::Time)]
+    at: String,
+    checks: u64,
+    allowed: u64,
+    blocked: u64,
+}
+
+/// The decisions of the last 15 minutes.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LiveHistory)]
+struct HistoryResponse {
+    /// Oldest first, from the start of the node on.
+    seconds: Vec<SecondResponse>,
+}
+
+/// Decisions of the last 15 minutes, second by second
+///
+/// Decisions of this node only. The history is kept in memory and is empty after a restart.
+#[utoipa::path(
+    get,
+    path = "/api/v1/live/history",
+    operation_id = "live_history",
+    tag = "Service",
+    responses((status = 200, description = "At most 900 seconds.", body = HistoryResponse)),
+)]
+pub(crate) async fn history(State(shared): State<Arc<Shared>>, _: Reader) -> Response {
+    let since = seconds_now().saturating_sub(SECONDS as u64);
+    let second = |second: Second| SecondResponse {
+        at: rfc3339(Timestamp::from_micros(second.start * 1_000_000)),
+        checks: second.allowed + second.blocked,
+        allowed: second.allowed,
+        blocked: second.blocked,
+    };
+    let seconds = shared.history.since(since).into_iter().map(second).collect();
+    json(StatusCode::OK, &HistoryResponse { seconds })
+}
+
+/// Records the history every second, until the future is dropped.
+pub(crate) async fn record_history(shared: Arc<Shared>) {
+    let mut ticks = interval_at(Instant::now(), EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        shared.history.record(seconds_now(), shared.observer.telemetry.rules.totals());
+    }
+}
+
+fn seconds_now() -> u64 {
+    now().as_micros() / 1_000_000
 }
 
 fn events(
@@ -174,14 +241,14 @@ fn events(
     })
 }
 
-/// The newest figures, which are computed once a second for all watchers together, and only while there is one.
+/// The newest figures. They are computed once a second for all watchers, while there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
     latest: watch::Sender<Option<Arc<str>>>,
     is_computed: Mutex<bool>,
 }
 
-/// The next figures as JSON; a client that was slow gets what is now, not what was.
+/// Waits for the next figures as JSON. A slow client skips older ones.
 async fn next(latest: &mut watch::Receiver<Option<Arc<str>>>) -> Option<Arc<str>> {
     loop {
         latest.changed().await.ok()?;
@@ -191,11 +258,11 @@ async fn next(latest: &mut watch::Receiver<Option<Arc<str>>>) -> Option<Arc<str>
     }
 }
 
-/// A watcher's view of the figures. The first watcher starts the task that computes them.
+/// Subscribes a watcher to the figures. The first watcher starts the task that computes them.
 fn subscribe(shared: &Arc<Shared>) -> watch::Receiver<Option<Arc<str>>> {
     let mut is_computed = shared.feed.is_computed.lock();
     let mut latest = shared.feed.latest.subscribe();
-    // What was computed less than a second ago is shown at once.
+    // Figures that were computed less than a second ago are sent immediately.
     latest.mark_changed();
     if !std::mem::replace(&mut *is_computed, true) {
         tokio::spawn(compute(shared.clone()));
@@ -240,11 +307,7 @@ fn nothing(shared: &Shared) -> Counted {
 }
 
 fn totals(shared: &Shared) -> Totals {
-    let (mut allowed, mut blocked) = (0, 0);
-    for (_, rule) in shared.observer.telemetry.rules.all() {
-        allowed += rule.allowed();
-        blocked += rule.blocked();
-    }
+    let (allowed, blocked) = shared.observer.telemetry.rules.totals();
     let stores = store_figures(shared);
     Totals {
         at: Instant::now(),
@@ -291,16 +354,20 @@ impl From<UsageRecord> for KeyFigures {
 
 fn rule_figures(shared: &Shared) -> Vec<RuleFigures> {
     let of = |(name, rule): (crate::observe::telemetry::RuleName, Arc<crate::observe::telemetry::Rule>)| {
+        let shadow = rule.shadow();
         RuleFigures {
             rule: name.rule.into(),
             algorithm: name.algorithm.map_or("none", |algorithm| algorithm.name()),
             allowed: rule.allowed(),
             blocked: rule.blocked(),
-            shadow_blocked: rule.shadow_blocked(),
+            shadow_blocked: shadow.blocked,
+            shadow_checked: shadow.checked,
+            shadow_keys: shadow.keys,
+            shadow_keys_blocked: shadow.keys_blocked,
         }
     };
     let mut rules: Vec<RuleFigures> = shared.observer.telemetry.rules.all().into_iter().map(of).collect();
-    // Sorted by name before, which those that are equal stay in.
+    // A stable sort: equal rules stay sorted by name.
     rules.sort_by_key(|rule| std::cmp::Reverse((rule.blocked + rule.shadow_blocked, rule.allowed)));
     rules.truncate(RULES_LISTED);
     rules

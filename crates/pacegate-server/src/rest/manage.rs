@@ -6,12 +6,14 @@
 
 pub(super) mod audit;
 pub(super) mod config;
+pub(super) mod identities;
 pub(super) mod keys;
 pub(super) mod logs;
 pub(super) mod overrides;
 pub(super) mod plans;
 pub(super) mod rule_wire;
 pub(super) mod rules;
+pub(super) mod user_import;
 pub(super) mod users;
 
 use std::sync::Arc;
@@ -71,6 +73,7 @@ pub(super) struct IfMatch {
 pub(super) enum Subject<'a> {
     Rules,
     User(&'a str),
+    Users(&'a [String]),
     Keys,
 }
 
@@ -92,6 +95,7 @@ impl Managed {
         match subject {
             Subject::Rules => {}
             Subject::User(user_id) => self.live.profiles.invalidate(user_id),
+            Subject::Users(users) => users.iter().for_each(|user_id| self.live.profiles.invalidate(user_id)),
             Subject::Keys => self.live.keys.invalidate(),
         }
         Ok(changed)

@@ -11,11 +11,12 @@ use super::Limiter;
 use crate::descriptor::DescriptorRule;
 use crate::endpoint::PathOptions;
 use crate::error::InvalidRules;
-use crate::identity::{IPV6_PREFIX, POLICY_DIMENSIONS};
+use crate::identity::{self, IPV6_PREFIX, POLICY_DIMENSIONS};
 use crate::observe::{Observer, Observing};
+use crate::profile::LimitOverride;
 use crate::rule::{PlanLimit, Rule};
 use crate::rule_builder::{PlanLimitBuilder, RuleBuilder};
-use crate::ruleset::{CanonicalRules, RuleSet};
+use crate::ruleset::{CanonicalRules, Overrides, RuleSet};
 use crate::stores::Stores;
 
 /// Builds a [`Limiter`].
@@ -42,6 +43,7 @@ pub struct LimiterBuilder {
     ipv6_prefix: u8,
     paths: PathOptions,
     observing: Observing,
+    overrides: Vec<(String, String, String, LimitOverride)>,
 }
 
 impl Default for LimiterBuilder {
@@ -57,6 +59,7 @@ impl Default for LimiterBuilder {
             ipv6_prefix: IPV6_PREFIX,
             paths: PathOptions::default(),
             observing: Observing::default(),
+            overrides: Vec::new(),
         }
     }
 }
@@ -73,6 +76,34 @@ impl LimiterBuilder {
     #[must_use]
     pub fn rule(mut self, rule: impl Into<RuleBuilder>) -> Self {
         self.rules.push(rule.into());
+        self
+    }
+
+    /// Replaces the numbers of the rules named `rule` for one identity that is not a user. The
+    /// overrides of a user come with its [`Profile`](crate::Profile). Of two overrides for the same
+    /// rule the later one applies.
+    ///
+    /// ```
+    /// use pacegate::{Check, Limit, LimitOverride, Limiter, Rule};
+    ///
+    /// let raised = LimitOverride { quota: 500, window: None, burst: None };
+    /// let limiter = Limiter::builder()
+    ///     .rule(Rule::builder("per-address", "ip", Limit::per_minute(10)))
+    ///     .override_limit("ip", "203.0.113.9", "per-address", raised)
+    ///     .build()?;
+    /// let decision = limiter.check_now(&Check::new("ip", "203.0.113.9").endpoint("/"))?;
+    /// assert_eq!(decision.remaining(), Some(499));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn override_limit(
+        mut self,
+        dimension: &str,
+        identifier: &str,
+        rule: &str,
+        numbers: LimitOverride,
+    ) -> Self {
+        self.overrides.push((dimension.into(), identifier.into(), rule.into(), numbers));
         self
     }
 
@@ -195,6 +226,7 @@ impl LimiterBuilder {
         ipv6_prefix: u8,
         paths: PathOptions,
     ) -> Result<RuleSet, InvalidRules> {
+        let overrides = overrides_by_identity(&self.overrides, ipv6_prefix);
         let Self { rules, descriptors, plans, default_limit, on_store_error, policy_dimensions, .. } = self;
         let default = || POLICY_DIMENSIONS.map(Into::into).to_vec();
         let policies = policy_dimensions.unwrap_or_else(default);
@@ -203,8 +235,24 @@ impl LimiterBuilder {
         let plans = build_plans(plans)?;
         let default_limit = default_limit.map(LimitBuilder::build).transpose();
         let default_limit = default_limit.map_err(InvalidRules::InvalidDefaultLimit)?;
-        RuleSet::compile(&rules, &descriptors, plans, default_limit, on_store_error, policies, stores)
+        let compiled =
+            RuleSet::compile(&rules, &descriptors, plans, default_limit, on_store_error, policies, stores)?;
+        Ok(compiled.with_overrides(overrides))
     }
+}
+
+/// Overrides by the identities that are counted. An identity that is not valid is never counted.
+fn overrides_by_identity(given: &[(String, String, String, LimitOverride)], ipv6_prefix: u8) -> Overrides {
+    let mut overrides = Overrides::default();
+    for (dimension, identifier, rule, numbers) in given {
+        let Ok(dimension) = identity::dimension(dimension) else { continue };
+        let Ok(identifier) = identity::identifier(dimension, identifier, ipv6_prefix) else { continue };
+        let of_dimension = overrides.entry(dimension.into()).or_default();
+        let profile = of_dimension.entry((&*identifier).into()).or_default();
+        profile.overrides.retain(|(other, _)| other != rule);
+        profile.overrides.push((rule.clone(), *numbers));
+    }
+    overrides
 }
 
 fn build_rules(rules: Vec<RuleBuilder>) -> Result<Vec<Rule>, InvalidRules> {

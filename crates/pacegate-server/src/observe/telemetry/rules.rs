@@ -1,16 +1,17 @@
 //! Decisions by rule. The names of rules and the keys of policies come from operators; input of
 //! callers never becomes a name here.
 
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use hashbrown::{Equivalent, HashMap};
-use pacegate::{Algorithm, Decision, Reason};
+use pacegate::{Algorithm, Check, Decision, NamedLimit, Reason};
 use parking_lot::Mutex;
 
+use super::distinct::Distinct;
 use crate::clock::now;
 
 /// Maximum number of rules with their own counters; an operator may have a hundred thousand.
@@ -40,6 +41,15 @@ pub(crate) const REASONS: [Option<Reason>; 6] = [
 pub(crate) struct Rules {
     known: ArcSwap<HashMap<Name, Arc<Rule>, RandomState>>,
     growing: Mutex<()>,
+    /// Secret, so that no caller can choose keys that are counted as one.
+    hasher: foldhash::quality::RandomState,
+}
+
+/// The identity that a limit counted.
+fn key_of<'a>(checks: &'a [Check<'_>], limit: &NamedLimit) -> Option<(&'a str, &'a str)> {
+    let identities = checks.iter().flat_map(|check| check.identities());
+    let mut identities = identities.map(|(dimension, identifier)| (*dimension, &**identifier));
+    identities.find(|(dimension, identifier)| limit.counts(dimension, identifier))
 }
 
 /// A rule and its algorithm: variants of one rule may have different algorithms.
@@ -54,13 +64,32 @@ pub(crate) struct Name {
 pub(crate) struct Rule {
     pub(crate) allowed: [AtomicU64; REASONS.len()],
     pub(crate) blocked: [AtomicU64; REASONS.len()],
-    /// Number of checks it would have denied if it were not in shadow mode.
+    /// Requests that it evaluated in shadow mode, and those that it would have denied.
+    shadow_checked: AtomicU64,
     shadow_blocked: AtomicU64,
+    /// The keys of those requests. Only rules in shadow mode take the memory.
+    shadow_keys: OnceLock<ShadowKeys>,
     /// Costs that were not charged, because they exceed the debt bound.
     uncharged: AtomicU64,
     /// The lowest remaining quota in the current and the previous half minute, each with the number
     /// of its period.
     least: [(AtomicU64, AtomicU64); 2],
+}
+
+/// The keys that a rule in shadow mode counted, and those that it would have denied.
+#[derive(Debug, Default)]
+struct ShadowKeys {
+    checked: Distinct,
+    blocked: Distinct,
+}
+
+/// What a rule did in shadow mode. The numbers of keys are estimates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ShadowFigures {
+    pub(crate) checked: u64,
+    pub(crate) blocked: u64,
+    pub(crate) keys: u64,
+    pub(crate) keys_blocked: u64,
 }
 
 impl Hash for Name {
@@ -91,7 +120,9 @@ impl Default for Rule {
         Self {
             allowed: zeros(),
             blocked: zeros(),
+            shadow_checked: AtomicU64::new(0),
             shadow_blocked: AtomicU64::new(0),
+            shadow_keys: OnceLock::new(),
             uncharged: AtomicU64::new(0),
             least: [least(), least()],
         }
@@ -100,7 +131,7 @@ impl Default for Rule {
 
 impl Rules {
     /// Counts a decision for its binding limit and for limits in shadow mode.
-    pub(crate) fn observe(&self, decision: &Decision) {
+    pub(crate) fn observe(&self, checks: &[Check<'_>], decision: &Decision) {
         let (answer, limit) = (decision.binding(), decision.binding_limit());
         let name = limit.map_or(NO_RULE, |limit| limit.label());
         let reason = answer.and_then(|answer| answer.reason);
@@ -113,9 +144,10 @@ impl Rules {
             }
         });
         for (limit, answer) in decision.limits().iter().zip(decision.answers()) {
-            if answer.shadow && !answer.allowed {
+            if answer.shadow {
+                let key = key_of(checks, limit);
                 self.with(limit.label(), Some(answer.algorithm), |rule| {
-                    rule.shadow_blocked.fetch_add(1, Ordering::Relaxed);
+                    rule.note_shadow(key.map(|key| self.hasher.hash_one(key)), answer.allowed);
                 });
             }
             if answer.uncharged > 0 {
@@ -124,6 +156,14 @@ impl Rules {
                 });
             }
         }
+    }
+
+    /// Returns how many requests were allowed and blocked since the start.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let known = self.known.load();
+        known
+            .values()
+            .fold((0, 0), |(allowed, blocked), rule| (allowed + rule.allowed(), blocked + rule.blocked()))
     }
 
     /// Returns all rules, sorted by name.
@@ -174,6 +214,30 @@ impl Rule {
         self.shadow_blocked.load(Ordering::Relaxed)
     }
 
+    /// Counts a request that the rule evaluated in shadow mode, by the hash of its key.
+    fn note_shadow(&self, key: Option<u64>, allowed: bool) {
+        self.shadow_checked.fetch_add(1, Ordering::Relaxed);
+        let keys = self.shadow_keys.get_or_init(ShadowKeys::default);
+        if let Some(key) = key {
+            keys.checked.insert(key);
+        }
+        if !allowed {
+            self.shadow_blocked.fetch_add(1, Ordering::Relaxed);
+            if let Some(key) = key {
+                keys.blocked.insert(key);
+            }
+        }
+    }
+
+    pub(crate) fn shadow(&self) -> ShadowFigures {
+        let (checked, blocked) = (self.shadow_checked.load(Ordering::Relaxed), self.shadow_blocked());
+        let Some(keys) = self.shadow_keys.get() else { return ShadowFigures::default() };
+        // A request has one key, so there are at most as many keys as requests.
+        let keys_blocked = keys.blocked.estimate().min(blocked);
+        let keys = keys.checked.estimate().min(checked).max(keys_blocked);
+        ShadowFigures { checked, blocked, keys, keys_blocked }
+    }
+
     pub(crate) fn uncharged(&self) -> u64 {
         self.uncharged.load(Ordering::Relaxed)
     }
@@ -221,6 +285,18 @@ mod tests {
         assert_eq!(total, 2_000);
         let others = all.iter().find(|(name, _)| &*name.rule == OTHERS).unwrap();
         assert_eq!(others.1.allowed[0].load(Ordering::Relaxed), 1_000);
+    }
+
+    #[test]
+    fn shadow_figures_count_requests_and_keys() {
+        let rule = Rule::default();
+        assert_eq!(rule.shadow(), ShadowFigures::default());
+        let hasher = foldhash::quality::RandomState::default();
+        for request in 0_u64..60 {
+            rule.note_shadow(Some(hasher.hash_one(request % 20)), request % 20 >= 3);
+        }
+        let figures = ShadowFigures { checked: 60, blocked: 9, keys: 20, keys_blocked: 3 };
+        assert_eq!(rule.shadow(), figures);
     }
 
     #[test]

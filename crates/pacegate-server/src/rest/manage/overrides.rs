@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use hyper::StatusCode;
-use pacegate::Timestamp;
+use pacegate::{Timestamp, identity};
 use pacegate_catalog::{NewOverride, Override};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OverrideRequest {
-    /// The name of a rule in the dimension `user`, or `default` for the default limit.
+    /// The name of a rule of the same dimension, or `default` for the default limit.
     #[schema(value_type = value::Name, required = true)]
     rule: Option<String>,
     #[schema(value_type = value::Quota, required = true)]
@@ -99,13 +99,7 @@ pub(crate) async fn create(
     UserId(user_id): UserId,
     Json(body): Json<OverrideRequest>,
 ) -> Result<Response, ApiError> {
-    let expires_at = expiry(body.expires_in_seconds, body.expires_at.as_deref())?;
-    let rule = required("rule", body.rule)?;
-    let OverrideRequest { limit, window_seconds, burst_capacity, reason, .. } = body;
-    let numbers = OverrideBody { limit, window_seconds, burst_capacity };
-    let numbers = numbers.numbers(&managed.live.sources(), &rule)?;
-    let numbers = numbers.ok_or_else(|| unknown_rule("rule", &rule))?;
-    let new = NewOverride { user_id: user_id.clone(), rule, numbers, reason, expires_at };
+    let new = new_override(&managed, identity::USER, &user_id, body)?;
     let write = managed.change(Subject::User(&user_id), |catalog, actor| catalog.add_override(actor, new));
     Ok(shown(StatusCode::CREATED, &OverrideResponse::new(&write.await?), Override::VERSION))
 }
@@ -153,6 +147,22 @@ pub(crate) async fn delete(
     });
     write.await?;
     Ok(empty(StatusCode::NO_CONTENT))
+}
+
+/// The override that a body describes, for an identity.
+pub(super) fn new_override(
+    managed: &Managed,
+    dimension: &str,
+    identifier: &str,
+    body: OverrideRequest,
+) -> Result<NewOverride, ApiError> {
+    let expires_at = expiry(body.expires_in_seconds, body.expires_at.as_deref())?;
+    let rule = required("rule", body.rule)?;
+    let OverrideRequest { limit, window_seconds, burst_capacity, reason, .. } = body;
+    let numbers = OverrideBody { limit, window_seconds, burst_capacity };
+    let numbers = numbers.numbers(&managed.live.sources(), dimension, &rule)?;
+    let numbers = numbers.ok_or_else(|| unknown_rule("rule", dimension, &rule))?;
+    Ok(NewOverride { user_id: identifier.to_owned(), rule, numbers, reason, expires_at })
 }
 
 /// Returns the expiry of an override or a key, which must be in the future and not too far ahead.

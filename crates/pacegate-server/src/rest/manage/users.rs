@@ -6,8 +6,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::StatusCode;
-use pacegate::{LimitOverride, explain::EffectiveLimit, rules::DEFAULT_NAME};
+use pacegate::{LimitOverride, explain::EffectiveLimit, identity, rules::DEFAULT_NAME};
 use pacegate_catalog::{CUSTOM_LIMITS_MAX, Sources, User, UserChange};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -47,14 +48,20 @@ impl OverrideBody {
         }
     }
 
-    /// Returns the numbers if every rule named `rule` accepts them, `None` if the rule is unknown.
-    pub(super) fn numbers(&self, current: &Sources, rule: &str) -> Result<Option<LimitOverride>, ApiError> {
+    /// Returns the numbers if every rule of `dimension` named `rule` accepts them, `None` if the
+    /// rule is unknown.
+    pub(super) fn numbers(
+        &self,
+        current: &Sources,
+        dimension: &str,
+        rule: &str,
+    ) -> Result<Option<LimitOverride>, ApiError> {
         let missing = || ApiError::field(Code::InvalidLimit, "limit", "required field is missing");
         let Whole(quota) = self.limit.ok_or_else(missing)?;
         let window = self.window_seconds.map(|Seconds(window)| window);
         let burst = self.burst_capacity.map(|Whole(burst)| burst);
         let numbers = LimitOverride { quota, window, burst };
-        let rules = current.rules().filter(|other| other.name == rule && other.dimension == "user");
+        let rules = current.rules().filter(|other| other.name == rule && other.dimension == dimension);
         let default = current.file.default_limit.as_ref().filter(|_| rule == DEFAULT_NAME);
         let mut found = None;
         for limit in rules.map(|rule| &rule.limit).chain(default) {
@@ -66,9 +73,9 @@ impl OverrideBody {
 }
 
 /// The error for numbers that name an unknown rule in `field`.
-pub(super) fn unknown_rule(field: &str, rule: &str) -> ApiError {
+pub(super) fn unknown_rule(field: &str, dimension: &str, rule: &str) -> ApiError {
     let rule: String = rule.chars().take(128).collect();
-    ApiError::input(field, format!("unknown rule `{rule}` in dimension user"))
+    ApiError::input(field, format!("unknown rule `{rule}` in dimension {dimension}"))
 }
 
 /// The tier and custom limits of a user.
@@ -92,10 +99,14 @@ pub(crate) struct TierRequest {
     version: Option<Integer>,
     /// Must equal the current value.
     updated_at: Option<String>,
+    /// Ignored.
+    #[schema(value_type = Option<Vec<String>>)]
+    #[expect(dead_code, reason = "accepted and ignored")]
+    warnings: Option<IgnoredAny>,
 }
 
 /// Distinguishes `null` from an absent field.
-fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+pub(super) fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::<T>::deserialize(from).map(Some)
@@ -114,6 +125,10 @@ struct UserResponse<'a> {
     version: i64,
     #[schema(value_type = value::Time)]
     updated_at: String,
+    /// Values that have no effect, such as a tier that no rule has. Only in responses to changes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    warnings: Vec<String>,
 }
 
 impl<'a> UserResponse<'a> {
@@ -127,6 +142,7 @@ impl<'a> UserResponse<'a> {
                 .collect(),
             version: user.version,
             updated_at: rfc3339(user.updated_at),
+            warnings: Vec::new(),
         }
     }
 }
@@ -216,7 +232,16 @@ pub(crate) async fn put_tier(
         catalog.put_user(actor, &user_id, wanted, expected)
     });
     let user = write.await?;
-    Ok(shown(StatusCode::OK, &UserResponse::new(&user), user.version))
+    let warning = user.tier.as_deref().and_then(|tier| tier_warning(&managed.live.sources(), tier));
+    let body = UserResponse { warnings: warning.into_iter().collect(), ..UserResponse::new(&user) };
+    Ok(shown(StatusCode::OK, &body, user.version))
+}
+
+/// The warning for a tier that no rule has.
+pub(super) fn tier_warning(current: &Sources, tier: &str) -> Option<String> {
+    let is_known = current.rules().any(|rule| rule.tier.as_deref() == Some(tier));
+    (!is_known)
+        .then(|| format!("no rule has the tier `{tier}`; its users get the limits of users without a tier"))
 }
 
 fn read_limits(
@@ -235,12 +260,20 @@ fn read_limits(
         {
             return Ok((name, *own));
         }
-        let path = format!("custom_limits.{}", name.chars().take(128).collect::<String>());
-        let numbers = body.numbers(current, &name).map_err(|error| inside(error, &path))?;
-        let numbers = numbers.ok_or_else(|| unknown_rule(&path, &name))?;
-        Ok((name, numbers))
+        read_limit(&name, &body, current).map(|numbers| (name, numbers))
     });
     numbers.collect()
+}
+
+/// Returns the numbers of one entry of `custom_limits`.
+pub(super) fn read_limit(
+    rule: &str,
+    body: &OverrideBody,
+    current: &Sources,
+) -> Result<LimitOverride, ApiError> {
+    let path = format!("custom_limits.{}", rule.chars().take(128).collect::<String>());
+    let numbers = body.numbers(current, identity::USER, rule).map_err(|error| inside(error, &path))?;
+    numbers.ok_or_else(|| unknown_rule(&path, identity::USER, rule))
 }
 
 /// The limits in force for a user.
@@ -256,7 +289,7 @@ struct LimitsResponse<'a> {
 /// A limit in force, why it applies, and its usage.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = UserLimit)]
-struct EffectiveResponse<'a> {
+pub(super) struct EffectiveResponse<'a> {
     rule: &'a str,
     #[schema(value_type = value::WhyName)]
     why: &'static str,
@@ -282,7 +315,7 @@ struct EffectiveResponse<'a> {
 }
 
 impl<'a> EffectiveResponse<'a> {
-    fn new(effective: &'a EffectiveLimit) -> Self {
+    pub(super) fn new(effective: &'a EffectiveLimit) -> Self {
         let (limit, answer) = (&effective.limit.limit, effective.answer.as_ref());
         let used = answer.and_then(crate::rest::answer::used);
         Self {
