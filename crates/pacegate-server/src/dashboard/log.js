@@ -9,7 +9,7 @@ export function show(content) {
   content.replaceChildren(template('log-page'));
   const form = content.querySelector('#log-form');
   const more = content.querySelector('#more-log');
-  const size = narrow() ? 8 : 50;
+  const size = narrow() ? 6 : 50;
   let [cursor, filters, shown, turn] = [null, {}, [], 0];
   const load = async () => {
     const own = turn;
