@@ -185,6 +185,8 @@ def options():
     compose = documents(DEPLOY / "docker/compose.yaml")[0]["services"]["pacegate"]
     lines += [(DEPLOY / "docker/compose.yaml", compose["command"]), (DEPLOY / "docker/compose.yaml", compose["healthcheck"]["test"][2:])]
     lines += [(DEPLOY / "docker/Dockerfile", json.loads(re.search(r"^CMD (.*)$", (DEPLOY / "docker/Dockerfile").read_text(), re.M)[1]))]
+    healthcheck = re.search(r"^HEALTHCHECK [^[]*CMD (.*)$", (DEPLOY / "docker/Dockerfile").read_text(), re.M)[1]
+    lines += [(DEPLOY / "docker/Dockerfile", json.loads(healthcheck)[1:])]
     unit = DEPLOY / "systemd/pacegate.service"
     lines += [(unit, re.search(r"^ExecStart=\S+ (.*)$", unit.read_text(), re.M)[1].split())]
     for path, (command, *arguments) in lines:

@@ -122,7 +122,7 @@ impl Trail {
         statement.run(connection).await.map(drop)
     }
 
-    /// Appends a record.
+    /// Appends records.
     pub(crate) async fn append(
         &mut self,
         connection: &mut AnyConnection,
@@ -130,8 +130,37 @@ impl Trail {
         key: &AuditKey,
         now: Timestamp,
         actor: &Actor,
-        entry: Entry<'_>,
+        entries: Vec<Entry<'_>>,
     ) -> Result<(), CatalogError> {
+        let mut sql = String::from(
+            "INSERT INTO pacegate_audit_log (sequence, at, actor_key, actor_id, actor_address, request_id, action, subject, user_key, user_id, \
+             before_json, after_json, hash) VALUES ",
+        );
+        sql.push_str(&vec!["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"; entries.len()].join(", "));
+        let mut statement = Statement::new(kind, &sql);
+        for entry in entries {
+            let AuditRow { record, actor_key, user_key } = self.next_row(key, now, actor, entry);
+            statement = statement
+                .bind(record.sequence)
+                .time(record.at)
+                .bind(actor_key)
+                .bind(record.actor.key_id)
+                .bind(record.actor.address)
+                .bind(record.actor.request_id)
+                .bind(record.action)
+                .bind(record.subject)
+                .bind(user_key)
+                .bind(record.user_id)
+                .bind(record.before)
+                .bind(record.after)
+                .bind(record.hash);
+        }
+        statement.run(connection).await?;
+        self.store(connection, kind, key).await
+    }
+
+    /// The record after the newest one, which it becomes.
+    fn next_row(&mut self, key: &AuditKey, now: Timestamp, actor: &Actor, entry: Entry<'_>) -> AuditRow {
         let record = AuditRecord {
             sequence: self.head.sequence + 1,
             at: now,
@@ -149,27 +178,8 @@ impl Trail {
             record,
         };
         row.record.hash = row.expected_hash(key, &self.head.hash);
-        let AuditRow { record, actor_key, user_key } = row;
-        self.head = AuditHead { sequence: record.sequence, hash: record.hash.clone() };
-        let sql = "INSERT INTO pacegate_audit_log (sequence, at, actor_key, actor_id, actor_address, request_id, action, subject, user_key, user_id, \
-                   before_json, after_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-        Statement::new(kind, sql)
-            .bind(record.sequence)
-            .time(record.at)
-            .bind(actor_key)
-            .bind(record.actor.key_id)
-            .bind(record.actor.address)
-            .bind(record.actor.request_id)
-            .bind(record.action)
-            .bind(record.subject)
-            .bind(user_key)
-            .bind(record.user_id)
-            .bind(record.before)
-            .bind(record.after)
-            .bind(record.hash)
-            .run(connection)
-            .await?;
-        self.store(connection, kind, key).await
+        self.head = AuditHead { sequence: row.record.sequence, hash: row.record.hash.clone() };
+        row
     }
 
     pub(crate) fn expected_mac(&self, key: &AuditKey) -> String {

@@ -70,8 +70,13 @@ impl Change<'_> {
 
     /// Writes the audit record. A change without one is rolled back.
     pub(crate) async fn record(&mut self, entry: Entry<'_>) -> Result<(), CatalogError> {
+        self.record_all(vec![entry]).await
+    }
+
+    /// Writes several audit records of one change.
+    pub(crate) async fn record_all(&mut self, entries: Vec<Entry<'_>>) -> Result<(), CatalogError> {
         let key = self.key().await?;
-        self.append(&key, entry).await?;
+        self.trail.append(self.connection, self.kind, &key, self.now, self.actor, entries).await?;
         self.is_recorded = true;
         Ok(())
     }
@@ -91,7 +96,7 @@ impl Change<'_> {
     }
 
     async fn append(&mut self, key: &AuditKey, entry: Entry<'_>) -> Result<(), CatalogError> {
-        self.trail.append(self.connection, self.kind, key, self.now, self.actor, entry).await
+        self.trail.append(self.connection, self.kind, key, self.now, self.actor, vec![entry]).await
     }
 
     /// The audit key. Before its first use, the state of the trail is compared with its MAC:

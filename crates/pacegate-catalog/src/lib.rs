@@ -91,6 +91,7 @@ mod schema;
 mod seal;
 mod statement;
 mod usage;
+mod user_import;
 mod users;
 mod verify;
 
@@ -110,4 +111,5 @@ pub use record::{
 pub use registry::{CatalogPoll, Registry, RegistryError, Sources};
 pub use retention::{Removed, Retention};
 pub use usage::{Period, UsageFilter, UsageRecord};
+pub use user_import::{IMPORT_USERS_MAX, UserOutcome};
 pub use users::ProfileUntil;

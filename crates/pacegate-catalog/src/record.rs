@@ -76,6 +76,21 @@ impl UserChange {
     pub fn all(tier: Option<&str>, custom_limits: &[(String, LimitOverride)]) -> Self {
         Self { tier: Some(tier.map(str::to_owned)), custom_limits: Some(custom_limits.to_vec()) }
     }
+
+    /// The user after this change, in its next version.
+    pub(crate) fn apply_to(&self, before: Option<&User>, user_id: &str, now: Timestamp) -> User {
+        let (tier, custom_limits, version) = match before {
+            Some(user) => (user.tier.clone(), user.custom_limits.clone(), user.version),
+            None => (None, Vec::new(), 0),
+        };
+        User {
+            user_id: user_id.to_owned(),
+            tier: self.tier.clone().unwrap_or(tier),
+            custom_limits: self.custom_limits.clone().unwrap_or(custom_limits),
+            version: version + 1,
+            updated_at: now,
+        }
+    }
 }
 
 /// A temporary limit for one user or another identity.

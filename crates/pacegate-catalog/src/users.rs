@@ -26,7 +26,8 @@ const PROFILE_SIZES: [usize; 2] = [1, 64];
 /// The profile of a user, and when its first override expires.
 pub type ProfileUntil = (Profile, Option<Timestamp>);
 
-const SELECT: &str = "SELECT user_id, tier, custom_limits_json, version, updated_at FROM pacegate_users";
+pub(crate) const SELECT: &str =
+    "SELECT user_id, tier, custom_limits_json, version, updated_at FROM pacegate_users";
 
 impl Catalog {
     /// The user, if the catalog has one with this id.
@@ -203,17 +204,7 @@ async fn put(
     let before = find(change, user_id).await?;
     Expected::check(expected, before.as_ref().map(|user| user.version), "user")?;
     // Merged here: the row is locked until this change ends.
-    let (tier, custom_limits, version) = match &before {
-        Some(user) => (user.tier.clone(), user.custom_limits.clone(), user.version),
-        None => (None, Vec::new(), 0),
-    };
-    let user = User {
-        user_id: user_id.to_owned(),
-        tier: wanted.tier.clone().unwrap_or(tier),
-        custom_limits: wanted.custom_limits.clone().unwrap_or(custom_limits),
-        version: version + 1,
-        updated_at: change.now,
-    };
+    let user = wanted.apply_to(before.as_ref(), user_id, change.now);
     let sql = if before.is_some() {
         "UPDATE pacegate_users SET user_id = ?, tier = ?, custom_limits_json = ?, version = ?, updated_at = ? WHERE user_key = ?"
     } else {
@@ -279,7 +270,7 @@ async fn find(change: &mut Change<'_>, user_id: &str) -> Result<Option<User>, Ca
     statement.row(change.connection).await?.as_ref().map(read).transpose()
 }
 
-fn read(row: &AnyRow) -> Result<User, CatalogError> {
+pub(crate) fn read(row: &AnyRow) -> Result<User, CatalogError> {
     let custom_limits = json::read_custom_limits(column(row, 2)?)?;
     Ok(User {
         user_id: column(row, 0)?,

@@ -8,7 +8,7 @@ use crate::Failure;
 use crate::catalog::{self, CatalogLocation, Missing};
 use crate::output::say;
 
-/// Works with the audit trail.
+/// Verifies and seals the audit trail.
 #[derive(Debug, Args)]
 pub(crate) struct Audit {
     #[command(subcommand)]
@@ -17,21 +17,21 @@ pub(crate) struct Audit {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Compares the audit trail, and every rule, plan, user, override and key, with what was written.
+    /// Verifies the audit trail, and that rules, plans, users, overrides and keys match it.
     #[command(
-        after_help = "Example:\n  pacegate audit verify --catalog sqlite://pacegate.db\n\nKeep the head that it prints elsewhere, and compare with it later:\n  \
+        after_help = "Example:\n  pacegate audit verify --catalog sqlite://pacegate.db\n\nStore the head that it prints on another machine and compare it later:\n  \
                       pacegate audit verify --expect-head 12:9f86d0…"
     )]
     Verify {
         #[command(flatten)]
         catalog: CatalogLocation,
-        /// A head that was printed earlier: the trail must still have that record.
+        /// A head that was printed earlier. The trail must still contain that record.
         #[arg(long, value_name = "SEQUENCE:HASH")]
         expect_head: Option<AuditHead>,
     },
-    /// Declares what is in the catalog now to be right, and starts verification anew from here.
+    /// Accepts the current content of the catalog and restarts verification from here.
     #[command(
-        after_help = "After the audit key was lost or replaced, or tables were edited on purpose. The trail records it.\n\nExample:\n  \
+        after_help = "Use it after the audit key was lost or replaced, or after tables were edited on purpose. The trail records it.\n\nExample:\n  \
                       pacegate audit seal --catalog sqlite://pacegate.db"
     )]
     Seal {
@@ -44,7 +44,7 @@ impl Audit {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Verify { catalog, expect_head } => {
-                catalog::run(&catalog, Missing::Refused, async |catalog| {
+                catalog::run(&catalog, Missing::Rejected, async |catalog| {
                     let check = catalog.audit_verify(expect_head.as_ref()).await?;
                     if !check.is_intact() {
                         let mut problems: Vec<String> =
@@ -67,7 +67,7 @@ impl Audit {
                     Ok(())
                 })
             }
-            Command::Seal { catalog } => catalog::run(&catalog, Missing::Refused, async |catalog| {
+            Command::Seal { catalog } => catalog::run(&catalog, Missing::Rejected, async |catalog| {
                 let head = catalog.audit_seal(&catalog::actor()).await?;
                 say(&format!("sealed; head: {head}"));
                 Ok(())

@@ -1,4 +1,4 @@
-//! The catalog, for commands that work on it without a running service.
+//! Access to the catalog for commands that do not need a running service.
 
 use std::path::PathBuf;
 
@@ -10,27 +10,27 @@ use pacegate_config::{CatalogConfig, Config};
 use crate::Failure;
 use crate::output::complain;
 
-/// Which catalog a command works on.
+/// The catalog that a command uses.
 #[derive(Debug, Args)]
 pub(crate) struct CatalogLocation {
-    /// Where the catalog is; overrides the file's catalog.url (sqlite://pacegate.db).
+    /// The URL of the catalog. Overrides catalog.url of the file, sqlite://pacegate.db by default.
     #[arg(long, value_name = "URL")]
     catalog: Option<String>,
-    /// The configuration file that says where the catalog is.
+    /// The configuration file with the URL of the catalog.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// What happens where there is no catalog yet.
+/// What happens if the catalog does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// It is made, and that is said.
-    Made,
-    /// It is an error: an empty catalog would look as if all were well.
-    Refused,
+    /// It is created, with a note.
+    Created,
+    /// It is an error, because an empty catalog would hide a wrong path.
+    Rejected,
 }
 
-/// Opens the catalog and has `work` done with it.
+/// Opens the catalog and runs `work` with it.
 pub(crate) fn run(
     location: &CatalogLocation,
     missing: Missing,
@@ -38,16 +38,16 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let config = Config::load(location.config.as_deref());
     let config =
-        config.map_err(|errors| Failure::Misused(anyhow!("the configuration is not valid:\n{errors}")))?;
+        config.map_err(|errors| Failure::Misused(anyhow!("the configuration is invalid:\n{errors}")))?;
     let CatalogConfig { url, audit_key, .. } = config.catalog;
     let url = location.catalog.clone().unwrap_or(url);
     if let Some(file) = Catalog::file(&url).context("catalog")?.filter(|file| !file.exists()) {
-        if missing == Missing::Refused {
+        if missing == Missing::Rejected {
             let file = file.display();
-            let hint = "the service makes it at its first start; --catalog says where it is";
-            return Err(Failure::Failed(anyhow!("catalog: there is no {file} ({hint})")));
+            let hint = "`pacegate serve` creates it; --catalog sets another path";
+            return Err(Failure::Failed(anyhow!("catalog: {file} does not exist ({hint})")));
         }
-        complain(&format!("note: made a new catalog, {}", file.display()));
+        complain(&format!("note: created a new catalog, {}", file.display()));
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -61,7 +61,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Who changes something: whoever sits at the machine.
+/// The actor of changes that are made on the command line.
 pub(crate) fn actor() -> Actor {
     Actor { key_id: "command line".into(), ..Actor::default() }
 }

@@ -1,4 +1,4 @@
-//! Connections to a running service, for the tools that talk to one: plain or encrypted, HTTP/1.1 or HTTP/2.
+//! Connections to a running service: with or without TLS, over HTTP/1.1 or HTTP/2.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,94 +11,116 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{HOST, HeaderValue};
 use hyper::http::uri::{Authority, Scheme};
-use hyper::{Request, Response, Uri};
+use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::Failure;
 
-/// How long a new connection may take.
+/// Time after which connecting fails.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest body that is read as a whole.
+/// Maximum size of a response body.
 const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The arguments that name a service and the API key to show to it.
+/// The arguments that select a service and the API key to send to it.
 #[derive(Debug, Args)]
 pub(crate) struct ServiceArguments {
-    /// The service.
+    /// The address of the service.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
-    /// The API key, for a service that wants one.
+    /// The API key to send, if the service requires one.
     #[arg(long, value_name = "KEY", env = "PACEGATE_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// Trusts the certificates that an authority in this file signed, and no others.
+    /// Trusts only the certificate authorities in this PEM file.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 }
 
 impl ServiceArguments {
-    /// The service that they name.
+    /// Returns the service that they select.
     ///
     /// # Errors
-    /// [`Failure::Misused`] with the argument that is wrong.
+    /// [`Failure::Misused`] that names the invalid argument.
     pub(crate) fn service(&self) -> Result<Service, Failure> {
-        let place = Place::parse(&self.server, self.ca.as_deref());
-        let place = place.map_err(|error| Failure::Misused(error.context("--server")))?;
+        let address = Address::parse(&self.server, self.ca.as_deref());
+        let address = address.map_err(|error| Failure::Misused(error.context("--server")))?;
         let api_key = self.api_key.as_deref().filter(|secret| !secret.is_empty());
-        let api_key = api_key
-            .map(HeaderValue::from_str)
-            .transpose()
-            .map_err(|_| Failure::Misused(anyhow!("--api-key: has characters that no header can have")))?;
-        Ok(Service { place: Arc::new(place), api_key })
+        let api_key = api_key.map(HeaderValue::from_str).transpose().map_err(|_| {
+            Failure::Misused(anyhow!("--api-key: contains characters that are not allowed in a header"))
+        })?;
+        Ok(Service { address: Arc::new(address), api_key })
     }
 }
 
-/// A service, and the API key to show to it.
+/// A service, and the API key to send to it.
 #[derive(Clone)]
 pub(crate) struct Service {
-    place: Arc<Place>,
+    address: Arc<Address>,
     api_key: Option<HeaderValue>,
 }
 
 impl Service {
-    /// The address as people write it.
+    /// The address of the service.
     pub(crate) fn url(&self) -> String {
-        self.place.url()
+        self.address.url()
     }
 
-    /// Sends `request`, whose URI is a path of the service, over a connection of its own.
+    /// Sends `request` over a new connection. Its URI is a path of the service.
     pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
         let url = self.url();
-        *request.uri_mut() = self.place.path(request.uri().path())?;
+        *request.uri_mut() = self.address.path(request.uri().path())?;
         let headers = request.headers_mut();
-        headers.insert(HOST, HeaderValue::from_str(self.place.authority().as_str())?);
+        headers.insert(HOST, HeaderValue::from_str(self.address.authority().as_str())?);
         if let Some(secret) = &self.api_key {
             headers.insert("x-api-key", secret.clone());
         }
-        let connected = self.place.http1().await;
+        let connected = self.address.http1().await;
         let mut sender = connected.with_context(|| format!("could not reach {url}"))?;
-        sender.send_request(request).await.with_context(|| format!("{url} broke off its answer"))
+        sender
+            .send_request(request)
+            .await
+            .with_context(|| format!("{url} closed the connection before the end of its response"))
     }
 
-    /// The whole body of an answer.
+    /// Sends `request` and returns the status and the JSON body of the response.
+    pub(crate) async fn json(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Value)> {
+        let response = self.send(request).await?;
+        let status = response.status();
+        let body = self.read(response.into_body()).await?;
+        let body = serde_json::from_slice(&body)
+            .with_context(|| format!("{} is not a Pacegate service: its response is not JSON", self.url()))?;
+        Ok((status, body))
+    }
+
+    /// The failure for an error response.
+    pub(crate) fn rejected(&self, status: StatusCode, body: &Value) -> Failure {
+        let message = body["error"]["message"].as_str().unwrap_or("no reason given");
+        let failure = anyhow!("{} returned {status}: {message}", self.url());
+        if status.is_client_error() { Failure::Misused(failure) } else { Failure::Failed(failure) }
+    }
+
+    /// Reads the body of a response.
     pub(crate) async fn read(&self, body: Incoming) -> anyhow::Result<Bytes> {
         let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|error| anyhow!(error));
-        Ok(body.with_context(|| format!("{} broke off its answer", self.url()))?.to_bytes())
+        Ok(body
+            .with_context(|| format!("{} closed the connection before the end of its response", self.url()))?
+            .to_bytes())
     }
 }
 
-/// Where a service is, and how to get there.
+/// The address of a service, and how to connect to it.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct Address {
     scheme: Scheme,
     authority: Authority,
-    /// What stands before every path, without a slash at its end.
+    /// The prefix of every path, without a trailing slash.
     prefix: String,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
@@ -106,41 +128,45 @@ pub(crate) struct Place {
 trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-impl Place {
-    /// The service at `url`, whose certificate is signed by an authority in the file `ca`, or by one that this machine trusts.
+impl Address {
+    /// Parses `url`. Its certificate must be signed by an authority in the file `ca`, or by one
+    /// that the operating system trusts if there is no file.
     ///
     /// # Errors
-    /// What is wrong with the URL or the file.
+    /// An invalid URL, or a file that cannot be read.
     pub(crate) fn parse(url: &str, ca: Option<&Path>) -> anyhow::Result<Self> {
         let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        let refuse = |reason: &str| anyhow!("`{url}` {reason}");
-        let uri: Uri = with_scheme.parse().map_err(|_| refuse("is not a URL"))?;
+        let reject = |reason: &str| anyhow!("`{url}` {reason}");
+        let uri: Uri = with_scheme.parse().map_err(|_| reject("is not a URL"))?;
         let scheme = uri.scheme().cloned().filter(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
-        let scheme = scheme.ok_or_else(|| refuse("must start with http:// or https://"))?;
-        let authority = uri.authority().cloned().ok_or_else(|| refuse("has no host"))?;
+        let scheme = scheme.ok_or_else(|| reject("must start with http:// or https://"))?;
+        let authority = uri.authority().cloned().ok_or_else(|| reject("has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(refuse("must not have a user or a password"));
+            return Err(reject("must not contain a user or a password"));
         }
         if uri.query().is_some() {
-            return Err(refuse("must not have a query"));
+            return Err(reject("must not have a query"));
         }
         let tls = if scheme == Scheme::HTTPS {
             let name = ServerName::try_from(bare_host(&authority).to_owned());
-            Some((client_config(ca)?, name.map_err(|_| refuse("has no host that a certificate can name"))?))
+            Some((
+                client_config(ca)?,
+                name.map_err(|_| reject("has a host that is not valid in a certificate"))?,
+            ))
         } else if ca.is_some() {
-            return Err(anyhow!("--ca is for https://, and `{url}` is not encrypted"));
+            return Err(anyhow!("--ca requires an https:// address, got `{url}`"));
         } else {
             None
         };
         Ok(Self { scheme, authority, prefix: uri.path().trim_end_matches('/').to_owned(), tls })
     }
 
-    /// The address as people write it.
+    /// The address as a URL.
     pub(crate) fn url(&self) -> String {
         format!("{}://{}{}", self.scheme, self.authority, self.prefix)
     }
 
-    /// Whether the service is below a path of its host.
+    /// Whether the address has a path.
     pub(crate) fn has_path(&self) -> bool {
         !self.prefix.is_empty()
     }
@@ -149,17 +175,17 @@ impl Place {
         &self.authority
     }
 
-    /// A path of the service as HTTP/1.1 names it.
+    /// The target of a request for `path` over HTTP/1.1.
     pub(crate) fn path(&self, path: &str) -> anyhow::Result<Uri> {
         format!("{}{path}", self.prefix).parse().context("the path")
     }
 
-    /// A path of the service as HTTP/2 names it.
+    /// The target of a request for `path` over HTTP/2.
     pub(crate) fn whole(&self, path: &str) -> anyhow::Result<Uri> {
         format!("{}{path}", self.url()).parse().context("the URL")
     }
 
-    /// A new connection over HTTP/1.1. It ends when its sender is dropped.
+    /// Opens an HTTP/1.1 connection. It closes when its sender is dropped.
     pub(crate) async fn http1<B>(&self) -> anyhow::Result<http1::SendRequest<B>>
     where
         B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
@@ -169,7 +195,7 @@ impl Place {
         Ok(sender)
     }
 
-    /// A new connection over HTTP/2, without asking first whether the service speaks it.
+    /// Opens an HTTP/2 connection with prior knowledge.
     pub(crate) async fn http2<B>(&self) -> anyhow::Result<http2::SendRequest<B>>
     where
         B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
@@ -189,7 +215,7 @@ impl Place {
     async fn connect(&self, protocol: &[u8]) -> anyhow::Result<Box<dyn Wire>> {
         let port = self.authority.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let stream = TcpStream::connect((bare_host(&self.authority), port)).await?;
-        // Small requests are not held back to fill a packet.
+        // Send small requests immediately.
         stream.set_nodelay(true)?;
         let Some((config, name)) = &self.tls else { return Ok(Box::new(stream)) };
         let mut config = ClientConfig::clone(config);
@@ -198,7 +224,7 @@ impl Place {
     }
 }
 
-/// The host without the brackets of an IPv6 address.
+/// The host, without brackets around an IPv6 address.
 fn bare_host(authority: &Authority) -> &str {
     authority.host().trim_start_matches('[').trim_end_matches(']')
 }
@@ -214,7 +240,7 @@ fn client_config(ca: Option<&Path>) -> anyhow::Result<Arc<ClientConfig>> {
             roots.add(certificate).with_context(file)?;
         }
         if roots.is_empty() {
-            return Err(anyhow!("{}: has no certificate", file()));
+            return Err(anyhow!("{}: contains no certificate", file()));
         }
     } else {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -231,21 +257,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_read_or_refused_with_the_reason() {
+    fn address_is_parsed_or_rejected_with_the_reason() {
         for (url, read) in [
             ("127.0.0.1:8080", "http://127.0.0.1:8080"),
             ("http://localhost:1/", "http://localhost:1"),
             ("http://[::1]:8080/pacegate/", "http://[::1]:8080/pacegate"),
         ] {
-            assert_eq!(Place::parse(url, None).unwrap().url(), read);
+            assert_eq!(Address::parse(url, None).unwrap().url(), read);
         }
         for (url, reason) in [
             ("ftp://x", "must start with http:// or https://"),
             ("http://", "is not a URL"),
-            ("http://me:secret@x", "must not have a user or a password"),
+            ("http://me:secret@x", "must not contain a user or a password"),
             ("http://x/?a=1", "must not have a query"),
         ] {
-            let error = Place::parse(url, None).err().unwrap().to_string();
+            let error = Address::parse(url, None).err().unwrap().to_string();
             assert!(error.contains(reason), "{url}: {error}");
         }
     }

@@ -1,14 +1,15 @@
-//! `pacegate config`: works with configuration files.
+//! `pacegate config`: checks configuration files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
+use pacegate_config::ConfigErrors;
 
 use crate::Failure;
-use crate::output::say;
+use crate::output::{complain, say};
 
-/// Works with configuration files.
+/// Checks configuration files.
 #[derive(Debug, Args)]
 pub(crate) struct Config {
     #[command(subcommand)]
@@ -17,47 +18,80 @@ pub(crate) struct Config {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Says whether a file is valid; if not, lists every mistake with its line.
-    #[command(after_help = "Example:\n  pacegate config check pacegate.yaml")]
+    /// Checks a file, and prints every error and warning with its line.
+    #[command(
+        after_help = "Exits with 0 if the file is valid, also with warnings, and with 2 if it is not.\n\n\
+                      Example:\n  pacegate config check pacegate.yaml"
+    )]
     Check {
-        /// The file.
+        /// The configuration file.
         file: PathBuf,
     },
     /// Prints the JSON Schema of the file, for editors.
     #[command(after_help = "Example:\n  pacegate config schema > pacegate.schema.json")]
-    Schema,
+    Schema {
+        /// Prints the reference in docs/configuration.md instead.
+        #[arg(long)]
+        markdown: bool,
+    },
 }
 
 impl Config {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let file = match self.command {
-            Command::Check { file } => file,
-            Command::Schema => {
+        match self.command {
+            Command::Check { file } => check(&file),
+            Command::Schema { markdown: false } => {
                 say(&pacegate_config::Config::schema());
-                return Ok(());
-            }
-        };
-        match pacegate_config::Config::load(Some(&file)) {
-            Ok(config) if !pacegate_connect::url_errors(&config).is_empty() => {
-                let mistakes = pacegate_connect::url_errors(&config).join("\n");
-                Err(Failure::Misused(anyhow!("{} is not valid\n{mistakes}", file.display())))
-            }
-            Ok(config) => {
-                let (rules, plans) = (config.rules.len(), config.plans.len());
-                let descriptors = match config.descriptors.len() {
-                    0 => String::new(),
-                    count => format!(", {count} descriptors"),
-                };
-                say(&format!("{} is valid: {rules} rules, {plans} plans{descriptors}", file.display()));
                 Ok(())
             }
-            Err(errors) => {
-                let count = match errors.0.len() {
-                    1 => "1 mistake".to_owned(),
-                    count => format!("{count} mistakes"),
-                };
-                Err(Failure::Misused(anyhow!("{} has {count}\n{errors}", file.display())))
+            Command::Schema { markdown: true } => {
+                say(pacegate_config::Config::reference().trim_end());
+                Ok(())
             }
         }
     }
+}
+
+fn check(file: &Path) -> Result<(), Failure> {
+    let (config, mut errors) = pacegate_config::Config::inspect(Some(file));
+    errors.extend(pacegate_connect::url_errors(&config));
+    for warning in &config.warnings {
+        complain(&format!("warning: {warning}"));
+    }
+    if !errors.0.is_empty() {
+        return Err(Failure::Misused(anyhow!("{}: {}\n{errors}", file.display(), error_count(&errors))));
+    }
+    if let Some(limit) =
+        config.default_limit.filter(|_| !config.rules.is_empty() && !config.sets_default_limit)
+    {
+        complain(&format!(
+            "note: the file has no `default_limit`, so requests that match no rule are limited by a token \
+             bucket (capacity {}, refill {} per second); set `default_limit: none` to allow them without a limit",
+            limit.capacity(),
+            limit.quota(),
+        ));
+    }
+    let mut counts = vec![counted(config.rules.len(), "rule"), counted(config.plans.len(), "plan")];
+    if !config.descriptors.is_empty() {
+        counts.push(counted(config.descriptors.len(), "descriptor"));
+    }
+    say(&format!("{} is valid: {}", file.display(), counts.join(", ")));
+    Ok(())
+}
+
+/// Logs the warnings of a configuration file.
+pub(crate) fn log_warnings(file: Option<&Path>, config: &pacegate_config::Config) {
+    let file = file.map(|file| file.display().to_string());
+    for warning in &config.warnings {
+        tracing::warn!(file, "{warning}");
+    }
+}
+
+/// Returns the number of errors in words: `1 error`, `2 errors`.
+pub(crate) fn error_count(errors: &ConfigErrors) -> String {
+    counted(errors.0.len(), "error")
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

@@ -1,11 +1,12 @@
-//! How many files the process may have open.
+//! The limit of open files.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Raises the limit of open files, of which every connection is one, as far as the operating system lets this process do it.
+/// Raises the limit of open files to the maximum that the operating system allows. Every connection
+/// is an open file.
 pub(crate) fn allow_all() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // What it is then bounds the connections.
+    // If this fails, the current limit bounds the connections.
     let _ = setrlimit(Resource::Nofile, limit);
 }

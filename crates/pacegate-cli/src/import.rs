@@ -1,12 +1,11 @@
-//! `pacegate import`: turns other products' limit files into one for Pacegate, and refuses by name
-//! what it cannot say.
+//! `pacegate import`: converts the rate limit files of other products. Settings without an
+//! equivalent are rejected by name.
 
 mod cel;
 mod envoy;
 mod limitador;
 mod write;
 
-use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 use anyhow::anyhow;
@@ -16,9 +15,9 @@ use pacegate_config::reading::{Cursor, Document};
 use pacegate_config::{ConfigError, ConfigErrors};
 
 use crate::Failure;
-use crate::output::complain;
+use crate::output::{complain, print};
 
-/// Turns other products' limit files into one for Pacegate.
+/// Converts the rate limit files of other products into a configuration file.
 #[derive(Debug, Args)]
 pub(crate) struct Import {
     #[command(subcommand)]
@@ -27,27 +26,27 @@ pub(crate) struct Import {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Reads a file of Envoy's rate limit service.
+    /// Converts a file of Envoy's rate limit service.
     #[command(after_help = "Example:\n  pacegate import envoy ratelimit.yaml > pacegate.yaml")]
     Envoy {
-        /// The file.
+        /// The file to convert.
         file: PathBuf,
     },
-    /// Reads a limits file of Limitador.
+    /// Converts a limits file of Limitador.
     #[command(after_help = "Example:\n  pacegate import limitador limits.yaml > pacegate.yaml")]
     Limitador {
-        /// The file.
+        /// The file to convert.
         file: PathBuf,
     },
 }
 
-/// What was read so far.
+/// The rules that were read so far.
 #[derive(Debug, Default)]
 struct Imported<'a> {
     rules: Vec<DescriptorRule>,
     /// The value that each rule was read from.
     origins: Vec<Cursor<'a>>,
-    /// What is different here, and what was left out because it limits nothing.
+    /// Differences in behaviour, and ignored settings.
     notes: Vec<ConfigError>,
 }
 
@@ -65,19 +64,14 @@ impl Import {
                 for note in notes {
                     complain(&format!("note: {note}"));
                 }
-                match std::io::stdout().lock().write_all(yaml.as_bytes()) {
-                    // Whoever reads has seen enough, as `head` does.
-                    Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-                    Err(error) => Err(anyhow!(error).context("could not write the configuration").into()),
-                    Ok(()) => Ok(()),
-                }
+                Ok(print(yaml.as_bytes())?)
             }
             Err(errors) => {
                 let count = match errors.0.len() {
-                    1 => "1 problem".to_owned(),
-                    count => format!("{count} problems"),
+                    1 => "1 error".to_owned(),
+                    count => format!("{count} errors"),
                 };
-                Err(Failure::Misused(anyhow!("{name} cannot be imported: {count}\n{errors}")))
+                Err(Failure::Misused(anyhow!("{name}: {count}\n{errors}")))
             }
         }
     }
@@ -90,38 +84,38 @@ impl<'a> Imported<'a> {
     /// Adds a rule that was read from `origin`.
     fn add(&mut self, rule: DescriptorRule, origin: &Cursor<'a>) {
         if let Err(error) = rule.validate() {
-            origin.refuse("", error.to_string());
+            origin.reject("", error.to_string());
         }
         self.rules.push(rule);
         self.origins.push(origin.clone());
     }
 
-    /// Rules that cannot be in force together are problems of the file they come from.
+    /// Reports rules that contradict each other.
     fn check(&self, document: &Cursor<'_>) {
         let complete = document.is_valid();
         for found in DescriptorRule::conflicts(&self.rules) {
-            // A duplicate key is reported already, and a rule that could not be read may be the one
-            // that is missing.
+            // Duplicate keys are reported already. A missing rule can be one that could not
+            // be read.
             if found.field == "entries" || (found.earlier.is_none() && !complete) {
                 continue;
             }
             let message = match found.earlier {
-                Some(earlier) => format!("limits the same as {}", self.origins[earlier].remark("", "").place),
+                Some(earlier) => format!("duplicate of {}", self.origins[earlier].remark("", "").place),
                 None => format!("{}: {}", found.field, found.message),
             };
-            self.origins[found.index].refuse("", message);
+            self.origins[found.index].reject("", message);
         }
     }
 }
 
-/// The file for Pacegate, with notes about it.
+/// Returns the configuration file, and notes about it.
 fn translate(text: &str, product: &str, read: Read) -> Result<(String, Vec<ConfigError>), ConfigErrors> {
     let document = Document::parse(text);
     let (yaml, notes) = {
         let root = document.root();
         let mut imported = Imported::default();
         if root.is_empty() && root.is_valid() {
-            root.refuse("", "there is nothing in it");
+            root.reject("", "the file is empty");
         } else if root.is_valid() {
             read(&root, &mut imported);
             imported.check(&root);
@@ -129,5 +123,5 @@ fn translate(text: &str, product: &str, read: Read) -> Result<(String, Vec<Confi
         (write::descriptors(&imported.rules), imported.notes)
     };
     document.finish()?;
-    Ok((format!("# From {product}, by pacegate import.\n{yaml}"), notes))
+    Ok((format!("# Converted from {product} by pacegate import.\n{yaml}"), notes))
 }

@@ -1,5 +1,7 @@
 //! `pacegate keys`: API keys in the catalog.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use pacegate::{
@@ -13,7 +15,7 @@ use crate::catalog::{CatalogLocation, Missing};
 use crate::output::say;
 use crate::{Failure, catalog};
 
-/// Works with API keys.
+/// Creates, lists and revokes API keys in the catalog.
 #[derive(Debug, Args)]
 pub(crate) struct Keys {
     #[command(subcommand)]
@@ -22,31 +24,34 @@ pub(crate) struct Keys {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Makes a key and prints its secret, this once.
+    /// Creates a key and prints its secret. The secret is shown only once.
     #[command(after_help = "Example:\n  pacegate keys create --role checker --name gateway --expires-in 90d")]
     Create {
-        /// What it is for.
+        /// What the key may do: `checker` sends checks, `reader` reads, `admin` changes everything.
         #[arg(long, value_parser = Role::ALL.map(Role::name))]
         role: String,
-        /// What people call it.
+        /// A name for people; the role if it is not given.
         #[arg(long)]
         name: Option<String>,
-        /// How long it holds, like 90d or 12h; for ever unless it is given.
+        /// Time after which the key expires, such as 90d or 12h. It never expires if this is not
+        /// given.
         #[arg(long, value_name = "DURATION")]
         expires_in: Option<String>,
         #[command(flatten)]
         catalog: CatalogLocation,
     },
-    /// Lists all keys, without their secrets.
+    /// Lists all keys with their expiry and last use, without their secrets.
+    ///
+    /// Services record the last use of a key at most once a minute.
     #[command(after_help = "Example:\n  pacegate keys list")]
     List {
         #[command(flatten)]
         catalog: CatalogLocation,
     },
-    /// Takes a key back; services know within two seconds.
+    /// Revokes a key. Services stop accepting it within two seconds.
     #[command(after_help = "Example:\n  pacegate keys revoke 603234dd1e958ed4")]
     Revoke {
-        /// The key's id: the part between the underscores.
+        /// The id of the key: the part of its secret between the underscores.
         id: String,
         #[command(flatten)]
         catalog: CatalogLocation,
@@ -61,23 +66,23 @@ impl Keys {
                     Ok(duration) => duration.map(|duration| now().saturating_add(duration)),
                     Err(error) => {
                         return Err(Failure::Misused(anyhow::anyhow!(
-                            "--expires-in: {error}; like 90d or 12h"
+                            "--expires-in: {error}; expected a duration such as 90d or 12h"
                         )));
                     }
                 };
-                catalog::run(&catalog, Missing::Made, async |catalog| {
+                catalog::run(&catalog, Missing::Created, async |catalog| {
                     create(&catalog, &role, name, expires_at).await
                 })
             }
             Command::List { catalog } => {
-                catalog::run(&catalog, Missing::Refused, async |catalog| list(&catalog).await)
+                catalog::run(&catalog, Missing::Rejected, async |catalog| list(&catalog).await)
             }
-            Command::Revoke { id, catalog } => catalog::run(&catalog, Missing::Refused, async |catalog| {
+            Command::Revoke { id, catalog } => catalog::run(&catalog, Missing::Rejected, async |catalog| {
                 let key = catalog
                     .revoke_key(&catalog::actor(), &id, None)
                     .await
                     .with_context(|| format!("key {id}"))?;
-                say(&format!("revoked {} ({}, {})", key.key_id, key.name, key.role));
+                say(&format!("revoked key {} ({}, {})", key.key_id, key.name, key.role));
                 Ok(())
             }),
         }
@@ -92,18 +97,31 @@ async fn create(
 ) -> anyhow::Result<()> {
     let name = name.unwrap_or_else(|| role.to_owned());
     let (key, secret) = catalog.create_key(&catalog::actor(), role, &name, expires_at).await?;
-    say(&format!("key {} ({}, {}), its secret shown this once:", key.key_id, key.name, key.role));
+    say(&format!("created key {} ({}, {}); its secret is shown only once:", key.key_id, key.name, key.role));
     say(&secret);
     Ok(())
 }
 
 async fn list(catalog: &Catalog) -> anyhow::Result<()> {
     let keys = catalog.keys().await?;
-    say(&format!("{:<16}  {:<8}  {:<8}  NAME", "ID", "ROLE", "STATE"));
+    say(&row(["ID", "ROLE", "STATE", "EXPIRES", "LAST USED", "NAME"]));
     for key in keys {
-        say(&format!("{:<16}  {:<8}  {:<8}  {}", key.key_id, key.role, state(&key), key.name));
+        let [expires, used] = [key.expires_at, key.last_used_at].map(shown);
+        say(&row([&key.key_id, &key.role, state(&key), &expires, &used, &key.name]));
     }
     Ok(())
+}
+
+fn row(columns: [&str; 6]) -> String {
+    let [id, role, state, expires, used, name] = columns;
+    format!("{id:<16}  {role:<8}  {state:<8}  {expires:<20}  {used:<20}  {name}")
+}
+
+/// A time as in 2030-01-31T12:00:00Z.
+fn shown(time: Option<Timestamp>) -> String {
+    let Some(time) = time else { return "never".to_owned() };
+    let time = UNIX_EPOCH.checked_add(Duration::from_micros(time.as_micros()));
+    time.map_or("?".to_owned(), |time| humantime::format_rfc3339_seconds(time).to_string())
 }
 
 fn state(key: &StoredKey) -> &'static str {

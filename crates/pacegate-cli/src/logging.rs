@@ -1,4 +1,4 @@
-//! Logs on the error output, and traces to a collector when one is configured.
+//! Logs to the standard error output, and traces to a collector if one is configured.
 
 use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, Stderr, Write, stderr};
@@ -31,11 +31,11 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::output::steers;
 
-/// How long the collector may take to take the last spans.
+/// Time after which the last spans are dropped at shutdown.
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
-/// How often it is said that spans are lost.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Minimum time between two log lines about lost spans.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Logs and traces, until they are finished.
 #[derive(Debug)]
@@ -44,9 +44,9 @@ pub(crate) struct Logging {
 }
 
 impl Logging {
-    /// Starts to log. It must be called within the runtime, which sends the traces.
+    /// Starts logging. Must be called within the runtime, which sends the traces.
     pub(crate) fn start(config: &Config) -> anyhow::Result<Self> {
-        // What is only meant for traces would double what the log says.
+        // Events for traces would repeat what the log has.
         let filter =
             EnvFilter::try_new(format!("{},{TRACES}=off", config.log.level.name())).context("log.level")?;
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
@@ -67,22 +67,22 @@ impl Logging {
         Ok(Self { traces })
     }
 
-    /// Sends what is left.
+    /// Sends the remaining spans.
     pub(crate) fn finish(self) {
         if let Some(Err(error)) = self.traces.map(|traces| traces.shutdown_with_timeout(LAST_SPANS)) {
-            tracing::warn!(%error, "the last spans did not reach the collector");
+            tracing::warn!(%error, "the last spans were not exported");
         }
     }
 }
 
-/// Writes `lines`, and has spans for `traces` if somebody collects them.
+/// A subscriber that writes `lines`, and creates spans if `traces` are exported.
 fn subscriber(
     lines: impl Layer<Registry> + Send + Sync,
     traces: Option<&SdkTracerProvider>,
 ) -> Box<dyn Subscriber + Send + Sync> {
     let lines = tracing_subscriber::registry().with(lines);
     let Some(provider) = traces else {
-        // Not a layer that is `None`: with that, spans would be made for nobody, on every check.
+        // With a layer that is `None`, every check would still create spans.
         return Box::new(lines);
     };
     let spans = tracing_opentelemetry::layer()
@@ -95,7 +95,7 @@ fn subscriber(
     Box::new(lines.with(spans))
 }
 
-/// Lets so many lines of libraries pass each second: callers can provoke those of `h2` as often as they like.
+/// Limits the log lines of libraries per second, because callers can provoke those of `h2`.
 struct Bounded;
 
 impl Bounded {
@@ -110,7 +110,7 @@ impl<S> Filter<S> for Bounded {
     }
 
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
-        // Lines that are not bounded are enabled once, without a question for each of them.
+        // Lines without a bound are enabled once, without a call for each of them.
         if Self::is_bounded(metadata) { Interest::sometimes() } else { Interest::always() }
     }
 
@@ -119,22 +119,22 @@ impl<S> Filter<S> for Bounded {
     }
 }
 
-/// An exporter whose failures are told, once in a while.
+/// An exporter that logs its failures at a bounded rate.
 #[derive(Debug)]
-struct Told {
+struct LoggedExporter {
     exporter: SpanExporter,
-    told: Mutex<Option<Instant>>,
+    reported: Mutex<Option<Instant>>,
 }
 
-impl trace::SpanExporter for Told {
+impl trace::SpanExporter for LoggedExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
         let exported = self.exporter.export(batch).await;
         if let Err(error) = &exported {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-                *told = Some(Instant::now());
-                tracing::warn!(spans, %error, "spans did not reach the collector and are lost");
+            let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+            if reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
+                *reported = Some(Instant::now());
+                tracing::warn!(spans, %error, "spans not exported, and lost");
             }
         }
         exported
@@ -158,7 +158,7 @@ fn provider(config: &TracesConfig) -> anyhow::Result<SdkTracerProvider> {
     if config.otlp.starts_with("https://") {
         exporter = exporter.with_tls_config(ClientTlsConfig::new().with_enabled_roots());
     }
-    let exporter = Told { exporter: exporter.build()?, told: Mutex::new(None) };
+    let exporter = LoggedExporter { exporter: exporter.build()?, reported: Mutex::new(None) };
     let resource = Resource::builder()
         .with_service_name(config.service_name.clone())
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
@@ -166,12 +166,13 @@ fn provider(config: &TracesConfig) -> anyhow::Result<SdkTracerProvider> {
     Ok(SdkTracerProvider::builder()
         .with_batch_exporter(exporter)
         .with_resource(resource)
-        // Whoever traces the whole request decides; traces that begin here are sampled.
+        // The caller decides for its own traces. Traces that begin here are sampled.
         .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sample))))
         .build())
 }
 
-/// JSON leaves most of what steers a terminal as it is; within its strings this is the same text.
+/// Escapes characters that control a terminal. JSON allows them in strings; escaped, they mean the
+/// same.
 struct Plain(Stderr);
 
 impl Write for Plain {
@@ -183,7 +184,7 @@ impl Write for Plain {
         let mut plain = String::with_capacity(text.len() + 16);
         for character in text.chars() {
             if steers(character) && character != '\n' {
-                // None of them is beyond four digits.
+                // All of them fit into four digits.
                 plain.push_str(&format!("\\u{:04x}", u32::from(character)));
             } else {
                 plain.push(character);
@@ -198,7 +199,7 @@ impl Write for Plain {
     }
 }
 
-/// Writes a field so that whatever is in it stays within its line: an error may hold what somebody sent.
+/// Writes a field with control characters escaped, because an error can contain text from a caller.
 fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     if field.name() != "message" {
         write!(writer, "{}=", field.name())?;
@@ -221,24 +222,24 @@ mod tests {
 
     use super::*;
 
-    /// One at a time: what a subscriber wants is kept for the whole process, not for its thread.
+    /// Serializes the tests: the interest of subscribers is cached for the whole process.
     static TURN: Mutex<()> = Mutex::new(());
 
     #[test]
-    fn spans_are_made_only_where_they_are_collected() {
+    fn spans_are_created_only_for_a_collector() {
         let _turn = TURN.lock().unwrap();
         let lines = || {
             let filter = EnvFilter::new(format!("trace,{TRACES}=off"));
             tracing_subscriber::fmt::layer().with_writer(io::sink).with_filter(filter)
         };
-        let is_made = || !tracing::info_span!(target: TRACES, "check").is_disabled();
-        assert!(!tracing::subscriber::with_default(subscriber(lines(), None), is_made));
+        let is_created = || !tracing::info_span!(target: TRACES, "check").is_disabled();
+        assert!(!tracing::subscriber::with_default(subscriber(lines(), None), is_created));
         let provider = SdkTracerProvider::builder().build();
-        assert!(tracing::subscriber::with_default(subscriber(lines(), Some(&provider)), is_made));
+        assert!(tracing::subscriber::with_default(subscriber(lines(), Some(&provider)), is_created));
     }
 
     #[test]
-    fn lines_of_libraries_are_bounded_and_those_of_the_service_are_not() {
+    fn only_log_lines_of_libraries_are_bounded() {
         let _turn = TURN.lock().unwrap();
         #[derive(Clone, Default)]
         struct Written(Arc<Mutex<Vec<u8>>>);
@@ -266,7 +267,7 @@ mod tests {
         });
         let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
         let (provoked, own) = (text.matches("provoked").count(), text.matches("own").count());
-        // Within one second or two.
+        // Up to ten lines in each of up to three seconds.
         assert!((10..=30).contains(&provoked), "{provoked}");
         assert_eq!((own, text.matches("below").count()), (500, 0));
     }

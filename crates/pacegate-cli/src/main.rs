@@ -1,17 +1,21 @@
-//! The `pacegate` command: runs the service, and tools around it.
+//! The `pacegate` command: the service and its tools.
 //!
-//! Exit codes: 0 for success, 1 for a failure, 2 for bad usage or configuration, 3 for a check that was denied.
+//! Exit codes: 0 for success, 1 for a failure, 2 for invalid usage or configuration, 3 for a denied
+//! check.
 
 mod audit;
 mod bench;
 mod catalog;
 mod check;
 mod client;
+mod completions;
 mod config;
 mod files;
+mod healthcheck;
 mod import;
 mod keys;
 mod logging;
+mod man;
 mod openapi;
 mod output;
 mod proxy;
@@ -20,6 +24,7 @@ mod serve;
 mod simulate;
 mod stores;
 mod top;
+mod users;
 
 use std::process::ExitCode;
 
@@ -32,7 +37,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A distributed rate limiter: six exact algorithms, several limits charged all or nothing.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(
+    name = "pacegate",
+    version = env!("PACEGATE_VERSION"),
+    arg_required_else_help = true,
+    after_help = "Examples:\n  pacegate serve --config pacegate.yaml\n  pacegate check --user alice --endpoint /api/v1/orders\n  pacegate help serve"
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -42,36 +52,44 @@ struct Arguments {
 enum Command {
     /// Runs the service.
     Serve(serve::Serve),
-    /// Runs a reverse proxy that limits what reaches the program behind it.
+    /// Runs a reverse proxy that rate-limits the program behind it.
     Proxy(proxy::Proxy),
-    /// Asks a running service whether one request may pass.
+    /// Checks one request against a running service.
     Check(check::Check),
-    /// Puts load on a running service, and says how it answers.
+    /// Load-tests a running service and reports rates and latency.
     Bench(Box<bench::Bench>),
-    /// Watches a running service in the terminal.
+    /// Shows live figures of a running service in the terminal.
     Top(top::Top),
-    /// Works with configuration files.
+    /// Checks the health of a running service, for container health checks.
+    Healthcheck(healthcheck::Healthcheck),
+    /// Validates configuration files.
     Config(config::Config),
-    /// Turns other products' limit files into one for Pacegate.
+    /// Converts the rate limit files of other products.
     Import(import::Import),
+    /// Replays an access log against rules and reports which requests they would have denied.
+    Simulate(simulate::Simulate),
+    /// Creates, lists and revokes API keys.
+    Keys(keys::Keys),
+    /// Imports the tiers and custom limits of many users.
+    Users(users::Users),
+    /// Verifies and seals the audit trail.
+    Audit(audit::Audit),
     /// Prints the OpenAPI 3.1 document of the REST API.
     Openapi(openapi::OpenApi),
-    /// Works with API keys.
-    Keys(keys::Keys),
-    /// Tells whom rules would have blocked, from an access log.
-    Simulate(simulate::Simulate),
-    /// Works with the audit trail.
-    Audit(audit::Audit),
+    /// Prints a completion script for a shell.
+    Completions(completions::Completions),
+    /// Prints or writes manual pages.
+    Man(man::Man),
 }
 
-/// Why a command did not succeed, by the exit code it ends with.
+/// Why a command failed, by its exit code.
 #[derive(Debug)]
 enum Failure {
-    /// Something went wrong.
+    /// The command failed.
     Failed(anyhow::Error),
-    /// The command line or the configuration is wrong.
+    /// The command line or the configuration is invalid.
     Misused(anyhow::Error),
-    /// The request would not pass.
+    /// The request was denied.
     Denied,
 }
 
@@ -88,12 +106,16 @@ fn main() -> ExitCode {
         Command::Check(check) => check.run(),
         Command::Bench(bench) => bench.run(),
         Command::Top(top) => top.run(),
+        Command::Healthcheck(healthcheck) => healthcheck.run(),
         Command::Config(config) => config.run(),
         Command::Import(import) => import.run(),
-        Command::Openapi(openapi) => openapi.run(),
-        Command::Keys(keys) => keys.run(),
         Command::Simulate(simulate) => simulate.run(),
+        Command::Keys(keys) => keys.run(),
+        Command::Users(users) => users.run(),
         Command::Audit(audit) => audit.run(),
+        Command::Openapi(openapi) => openapi.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

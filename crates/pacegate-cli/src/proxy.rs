@@ -1,4 +1,4 @@
-//! `pacegate proxy`: a reverse proxy that limits what reaches the program behind it, whatever that is written in.
+//! `pacegate proxy`: a reverse proxy that rate-limits a program in any language.
 
 mod body;
 mod connection;
@@ -38,40 +38,45 @@ use crate::serve::listen;
 use connection::{Connection, Proxied, SIZES};
 use forward::{Forward, Upstream};
 
-/// The longest that any timeout can be.
+/// Maximum value of a timeout.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
-/// Runs a reverse proxy in front of a program: what the rules allow is passed on, the rest gets 429.
+/// Runs a reverse proxy in front of a program. Allowed requests are forwarded, others get 429.
 ///
-/// Requests are counted by the client's address (dimension ip), by the hash of X-API-Key if there is one (apikey), and by --user-header if that is
-/// set (user), all in one atomic step. Rules match the path and the method.
+/// Requests are counted by the address of the client (dimension ip), by the SHA-256 of X-API-Key if
+/// there is one (apikey), and by the header --user-header if that is set (user), all in one atomic
+/// step. Rules match the path and the method.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  pacegate proxy --upstream http://127.0.0.1:3000 --config pacegate.yaml\n  pacegate proxy --upstream http://127.0.0.1:50051 --upstream-http2 --http 0.0.0.0:8090 --admin 127.0.0.1:8091"
 )]
 pub(crate) struct Proxy {
-    /// The program to pass requests on to: http://HOST:PORT.
+    /// The program that requests are forwarded to: http://HOST:PORT.
     #[arg(long, value_name = "URL")]
     upstream: String,
     /// The address to listen on.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
     http: SocketAddr,
-    /// Where to answer /metrics, /healthz and /readyz; nowhere unless it is given. The upstream has all paths of --http.
+    /// The address of /metrics, /healthz and /readyz. Without it they are not served: all paths of
+    /// --http belong to the upstream.
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
-    /// The configuration file, followed while the proxy runs; every value can be overridden by the environment.
+    /// The configuration file, reloaded when it changes. The environment overrides its values.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The header that names the user. Clients can write any header: only set this where something in front of the proxy overwrites it.
+    /// The header with the user. Set this only if something in front of the proxy overwrites the
+    /// header, because clients can send any header.
     #[arg(long, value_name = "NAME")]
     user_header: Option<String>,
-    /// Speaks HTTP/2 to the upstream, without asking first (as gRPC servers need it); HTTP/1.1 otherwise.
+    /// Uses HTTP/2 with prior knowledge for the upstream, as gRPC servers require, instead of
+    /// HTTP/1.1.
     #[arg(long)]
     upstream_http2: bool,
-    /// How long the upstream may take to start its answer, counted anew while the request's body moves.
+    /// Time after which the upstream must have started its response. It restarts while the body of
+    /// the request is being sent.
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     timeout: String,
-    /// How long a body, or a WebSocket, may be silent in both directions.
+    /// Time after which a body or a WebSocket without data in either direction is closed.
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     stream_timeout: String,
 }
@@ -81,13 +86,13 @@ impl Proxy {
         let upstream = self.upstream().map_err(Failure::Misused)?;
         if let Some(name) = &self.user_header {
             HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
-                Failure::Misused(anyhow!("--user-header: `{name}` cannot be the name of a header"))
+                Failure::Misused(anyhow!("--user-header: `{name}` is not a valid header name"))
             })?;
         }
         let mut config = Config::load(self.config.as_deref()).map_err(|errors| {
             let file =
                 self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
-            Failure::Misused(anyhow!("{file} is not valid:\n{errors}"))
+            Failure::Misused(anyhow!("{file} is invalid:\n{errors}"))
         })?;
         files::allow_all();
         config.paths.encoded_slashes.get_or_insert(EncodedSlashes::Refuse);
@@ -103,17 +108,17 @@ impl Proxy {
         Ok(served?)
     }
 
-    /// What the command line says about the upstream.
+    /// Returns the upstream that the arguments describe.
     fn upstream(&self) -> anyhow::Result<Upstream> {
-        let refuse = |reason: &str| anyhow!("--upstream: `{}` {reason}", self.upstream);
-        let url: Uri = self.upstream.parse().map_err(|_| refuse("is not a URL"))?;
+        let reject = |reason: &str| anyhow!("--upstream: `{}` {reason}", self.upstream);
+        let url: Uri = self.upstream.parse().map_err(|_| reject("is not a URL"))?;
         if url.scheme_str() != Some("http") {
-            return Err(refuse("must be an address like http://127.0.0.1:3000"));
+            return Err(reject("must be an address such as http://127.0.0.1:3000"));
         }
         let authority = url.authority().filter(|authority| !authority.as_str().contains('@'));
-        let authority = authority.ok_or_else(|| refuse("must not have a user or a password"))?.clone();
+        let authority = authority.ok_or_else(|| reject("must not contain a user or a password"))?.clone();
         if url.path() != "/" || url.query().is_some() {
-            return Err(refuse("must not have a path: requests keep their own"));
+            return Err(reject("must not have a path: requests keep their own"));
         }
         Ok(Upstream {
             authority,
@@ -136,7 +141,7 @@ impl Proxy {
         let admin_address = admin.as_ref().map(TcpListener::local_addr).transpose()?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        // Must not end the proxy, which follows its file anyway.
+        // Ignored: the proxy reloads its file when it changes.
         let _hang_up = signal(SignalKind::hangup())?;
         let service = layer.layer(Forward::new(upstream, config.server.trusted_proxies.clone()));
         let scheme = if tls.is_some() { "https" } else { "http" };
@@ -171,7 +176,7 @@ impl Proxy {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::info!(delay = ?server.drain_delay, "stopping; clients are asked to leave");
+            tracing::info!(delay = ?server.drain_delay, "graceful shutdown started");
             stop(&phase, server.drain_delay).await;
         };
         let operations = async {
@@ -187,7 +192,7 @@ impl Proxy {
             }
         };
         let bounds = Arc::new(server.bounds());
-        // For each connection there may be one to the upstream.
+        // Each connection can have one to the upstream.
         let listener = Listener::new(listener, &bounds, 2, app.connections());
         let settings =
             Settings { bounds, http2_only: false, sizes: SIZES, tls: tls.clone(), phases: phases.clone() };
@@ -202,7 +207,8 @@ impl Proxy {
         Ok(())
     }
 
-    /// Whom requests are counted for. An address is always there; whoever has no key or no user is not counted by it.
+    /// The identities that requests are counted by. The address is always present; the API key and
+    /// the user are optional.
     fn layer(&self, config: &Config, limiter: Limiter, app: App) -> anyhow::Result<PacegateLayer> {
         let mut builder = PacegateLayer::builder(limiter)
             .observe(app)
@@ -219,9 +225,10 @@ impl Proxy {
 
 fn duration(option: &str, text: &str) -> anyhow::Result<Duration> {
     let duration = humantime::parse_duration(text);
-    let duration = duration.map_err(|_| anyhow!("{option}: `{text}` is not a duration like 30s"))?;
+    let duration =
+        duration.map_err(|_| anyhow!("{option}: expected a duration such as 30s, got `{text}`"))?;
     if duration < Duration::from_millis(1) || duration > TIMEOUT_MAX {
-        return Err(anyhow!("{option}: must be between 1ms and 1h, not {text}"));
+        return Err(anyhow!("{option}: must be between 1ms and 1h, got {text}"));
     }
     Ok(duration)
 }

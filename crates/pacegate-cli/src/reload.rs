@@ -1,4 +1,5 @@
-//! Follows the configuration file and the certificates: what changes comes into force, and a bad file changes nothing.
+//! Reloads the configuration file and the certificates when they change. An invalid file changes
+//! nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,10 +9,13 @@ use pacegate_connect::Watch;
 use pacegate_server::{Live, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Reloads `path` whenever it changes and on SIGHUP, until the task is aborted. `started` is what the service was started with.
+use crate::config::log_warnings;
+
+/// Reloads `path` when it changes and on SIGHUP, until the task is aborted. `started` is the
+/// configuration at the start.
 pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
-        tracing::error!("SIGHUP cannot be listened to; the configuration file is not followed");
+        tracing::error!("no handler for SIGHUP; the configuration file is not reloaded");
         return;
     };
     let mut watch = Watch::new([path.clone()]);
@@ -24,10 +28,11 @@ pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
     }
 }
 
-/// Loads the certificates again whenever one of their files changes and on SIGHUP, until the task is aborted. `watch` began before they were loaded.
+/// Reloads the certificates when one of their files changes and on SIGHUP, until the task is
+/// aborted. `watch` began before they were loaded.
 pub(crate) async fn follow_certificates(tls: Arc<Tls>, mut watch: Watch) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
-        tracing::error!("SIGHUP cannot be listened to; certificates are not followed");
+        tracing::error!("no handler for SIGHUP; certificates are not reloaded");
         return;
     };
     loop {
@@ -36,8 +41,8 @@ pub(crate) async fn follow_certificates(tls: Arc<Tls>, mut watch: Watch) {
             () = watch.changed() => {}
         }
         match tls.reload() {
-            Ok(()) => tracing::info!("certificates reloaded, for the connections to come"),
-            Err(error) => tracing::error!(%error, "certificates not reloaded: those before stay in use"),
+            Ok(()) => tracing::info!("certificates reloaded; new connections use them"),
+            Err(error) => tracing::error!(%error, "certificates not reloaded; the previous ones stay in use"),
         }
     }
 }
@@ -50,23 +55,26 @@ async fn reload(path: &Path, started: &Config, live: &Live) {
             for error in &errors.0 {
                 tracing::error!(%file, "{error}");
             }
-            tracing::error!(%file, errors = errors.0.len(), "not reloaded: the rules before stay in force");
+            tracing::error!(%file, errors = errors.0.len(), "configuration not reloaded; the previous rules stay in force");
             return;
         }
     };
+    log_warnings(Some(path), &config);
     for part in need_a_restart(started, &config) {
-        tracing::warn!(%file, part, "changed, but takes effect only at the next start");
+        tracing::warn!(%file, part, "setting changed; it takes effect after a restart");
     }
     let (rules, plans) = (config.rules.len(), config.plans.len());
     match live.reload(config).await {
-        Ok(()) => tracing::info!(%file, rules, plans, "reloaded"),
-        Err(error) => tracing::error!(%file, %error, "not reloaded: the rules before stay in force"),
+        Ok(()) => tracing::info!(%file, rules, plans, "configuration reloaded"),
+        Err(error) => {
+            tracing::error!(%file, %error, "configuration not reloaded; the previous rules stay in force")
+        }
     }
 }
 
-/// The parts of the configuration that a running service does not change.
+/// The changed parts of the configuration that need a restart.
 fn need_a_restart(started: &Config, now: &Config) -> Vec<&'static str> {
-    // Where a store stands in the file does not matter.
+    // The position of a store in the file does not matter.
     let stores = |config: &Config| -> Vec<StoreConfig> {
         config.stores.iter().map(|store| StoreConfig { place: String::new(), ..store.clone() }).collect()
     };

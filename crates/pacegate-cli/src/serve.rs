@@ -7,47 +7,53 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use pacegate_catalog::Actor;
-use pacegate_config::{Config, StoreConfig};
+use pacegate_config::{Config, ConfigErrors, StoreConfig};
 use pacegate_connect::Watch;
 use pacegate_server::{AdminKey, App, Listeners, Live, Tls};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
+use crate::config::log_warnings;
 use crate::files;
 use crate::logging::Logging;
 use crate::output::say;
 use crate::reload;
 use crate::{Failure, stores};
 
-/// The variable that sets the admin key.
+/// The environment variable that sets the admin key.
 const ADMIN_KEY: &str = "PACEGATE_ADMIN_KEY";
 
-/// Runs the service, on nothing but memory and a SQLite file unless the configuration says otherwise.
+/// Runs the service. By default it needs only memory for counters and a SQLite file for the
+/// catalog.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  pacegate serve --http 0.0.0.0:8080 --config pacegate.yaml\n  pacegate serve --store redis://127.0.0.1:6379"
 )]
 pub(crate) struct Serve {
-    /// The configuration file; every value can be overridden by the environment (PACEGATE_SERVER__HTTP is server.http).
+    /// The configuration file. The environment overrides its values: PACEGATE_SERVER__HTTP sets
+    /// server.http.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The address of the REST API; overrides server.http (127.0.0.1:8080).
+    /// The address of the REST API. Overrides server.http (127.0.0.1:8080).
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
-    /// The address of the gRPC services; overrides server.grpc (127.0.0.1:8081).
+    /// The address of the gRPC services. Overrides server.grpc (127.0.0.1:8081).
     #[arg(long, value_name = "ADDRESS")]
     grpc: Option<SocketAddr>,
-    /// A second address of the REST API, for health checks and operators; overrides server.admin (none).
+    /// A second address of the REST API, for health checks and administration. Overrides
+    /// server.admin (none).
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
-    /// Where counters are kept; overrides stores.default.url (memory:). Also redis://, rediss://, redis+sentinel://, redis+cluster://, mysql://, postgres://.
+    /// The store of the counters: memory:, redis://, rediss://, redis+sentinel://,
+    /// redis+cluster://, mysql:// or postgres://. Overrides stores.default.url (memory:).
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Where rules, users and the audit trail are kept; overrides catalog.url (sqlite://pacegate.db). Also sqlite::memory:, postgres://, mysql://.
+    /// The catalog of rules, users and the audit trail: sqlite://PATH, sqlite::memory:, postgres://
+    /// or mysql://. Overrides catalog.url (sqlite://pacegate.db).
     #[arg(long, value_name = "URL")]
     catalog: Option<String>,
-    /// Waits for stores and a catalog that cannot be reached yet instead of giving up.
+    /// Waits for unavailable stores and catalogs at the start instead of exiting.
     #[arg(long)]
     wait_for_store: bool,
 }
@@ -57,9 +63,9 @@ impl Serve {
         let mut config = Config::load(self.config.as_deref()).map_err(|errors| {
             let file =
                 self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
-            Failure::Misused(anyhow!("{file} is not valid:\n{errors}"))
+            Failure::Misused(anyhow!("{file} is invalid:\n{errors}"))
         })?;
-        // Compared with the file whenever that changes.
+        // Compared with the file after each change of it.
         let followed = self.config.map(|path| (path, config.clone()));
         if let Some(url) = self.catalog {
             config.catalog.url = url;
@@ -69,9 +75,9 @@ impl Serve {
             config.stores[0] =
                 StoreConfig { memory: config.stores[0].memory, ..StoreConfig::new(&name, &url) };
         }
-        let mistakes = pacegate_connect::url_errors(&config);
-        if !mistakes.is_empty() {
-            return Err(Failure::Failed(anyhow!("{}", mistakes.join("\n"))));
+        let errors = ConfigErrors(pacegate_connect::url_errors(&config));
+        if !errors.0.is_empty() {
+            return Err(Failure::Failed(anyhow!("{errors}")));
         }
         if let Some(http) = self.http {
             config.server.http = http;
@@ -86,7 +92,7 @@ impl Serve {
         {
             let min = AdminKey::LENGTH_MIN;
             return Err(Failure::Misused(anyhow!(
-                "{ADMIN_KEY}: expected at least {min} characters where others can reach the service ({address}), got {length}"
+                "{ADMIN_KEY}: expected at least {min} characters on an address that is not loopback ({address}), got {length}"
             )));
         }
         files::allow_all();
@@ -95,13 +101,14 @@ impl Serve {
             .build()
             .context("could not start the runtime")?;
         let logging = runtime.block_on(async { Logging::start(&config) }).map_err(Failure::Misused)?;
+        log_warnings(followed.as_ref().map(|(path, _)| path.as_path()), &config);
         if let Some(length) = key_length.filter(|length| *length < AdminKey::LENGTH_SAFE) {
             let expected = AdminKey::LENGTH_SAFE;
-            tracing::warn!(length, expected, "{ADMIN_KEY} is short enough to be guessed");
+            tracing::warn!(length, expected, "{ADMIN_KEY} is short and can be guessed");
         }
         let tls = config.server.tls.as_ref().map(|tls| Tls::load(&tls.files)).transpose();
         let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
-        // Compared with the files for as long as the service runs.
+        // Watched for as long as the service runs.
         let tls = tls.map(|tls| (Watch::new(tls.files().paths().map(Into::into)), tls));
         let served = runtime.block_on(serve(config, followed, tls, admin_key, self.wait_for_store));
         logging.finish();
@@ -109,7 +116,8 @@ impl Serve {
     }
 }
 
-/// Where checks need no key, callers can make up identities: each store gets the usual bound on new keys.
+/// Bounds the rate of new keys in each store if checks need no API key, because any caller can then
+/// invent identities.
 fn bounded_by_default(mut config: Config) -> Config {
     if !config.server.require_key {
         for store in &mut config.stores {
@@ -129,7 +137,7 @@ async fn serve(
     if config.service.is_some() {
         tracing::warn!(
             ignored = "mode, service",
-            "settings ignored: `pacegate serve` decides itself; mode: service and everything under service are for programs that ask a service"
+            "settings ignored: `mode: service` and `service` are for programs that call a service"
         );
     }
     let stores = stores::connect(&bounded_by_default(config.clone()), wait_for_store).await?;
@@ -151,8 +159,8 @@ async fn serve(
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    // Made when nothing can fail any more before it is shown.
-    let made = if chosen.is_none() && !catalog.has_admin_key().await? {
+    // Created last: if the start failed after this, the secret would be lost.
+    let created = if chosen.is_none() && !catalog.has_admin_key().await? {
         let actor = Actor { key_id: "first start".into(), ..Actor::default() };
         Some(catalog.create_key(&actor, "admin", "first start", None).await?.1)
     } else {
@@ -160,10 +168,10 @@ async fn serve(
     };
     let app = App::managed(&config, live.clone(), chosen.as_deref().map(AdminKey::new));
 
-    // On the terminal and not in the log, which is kept.
+    // Printed and not logged, because logs are stored.
     say(&format!("pacegate {} listening on {}", env!("CARGO_PKG_VERSION"), enumerated(&addresses)));
-    if let Some(key) = made {
-        say(&format!("admin key, shown this once (set {ADMIN_KEY} to choose your own): {key}"));
+    if let Some(key) = created {
+        say(&format!("admin key, shown only once (set {ADMIN_KEY} to choose your own): {key}"));
     }
     let mut background = JoinSet::new();
     background.spawn(live.clone().follow());
@@ -175,7 +183,7 @@ async fn serve(
     if let Some((path, started)) = followed {
         background.spawn(reload::follow(path, started, live.clone()));
     }
-    // Those in force, wherever they come from.
+    // All rules in force: those of the file and those of the catalog.
     let sources = live.sources();
     tracing::info!(%address, rules = sources.rules().count(), plans = sources.file.plans.len() + sources.catalog.plans.len(), "ready");
     drop(sources);

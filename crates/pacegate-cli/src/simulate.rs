@@ -1,4 +1,4 @@
-//! `pacegate simulate`: replays an access log against a rule file, and tells who would have been blocked.
+//! `pacegate simulate`: replays an access log against a rule file, and reports what it would block.
 
 use std::fs::{File, Metadata};
 use std::io::{ErrorKind, IsTerminal, Read, Write};
@@ -14,64 +14,66 @@ use pacegate_simulate::{
 use tokio::time::Instant;
 
 use crate::Failure;
+use crate::config::error_count;
 
-/// How often the progress bar moves.
+/// Interval of updates of the progress bar.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 const BAR_WIDTH: usize = 30;
 const TIERS_BYTES_MAX: u64 = 1 << 30;
 
-/// Replays an access log against a rule file, offline: who would have been blocked, when and by which rule, next to what a second rule file would
-/// have done.
+/// Replays an access log against a rule file, offline. The report lists which requests and
+/// customers would have been blocked, when, and by which rule. It can compare two rule files.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   pacegate simulate --rules pacegate.yaml --log /var/log/nginx/access.log
   pacegate simulate --rules pacegate.yaml --rules-b stricter.yaml --log access.log.1.gz access.log --html report.html
   pacegate simulate --rules pacegate.yaml --log app.jsonl --map user=account.id,endpoint=http.path,tenant=org
 
-Parts of a request for --map: time, endpoint, method, request (like `GET /a HTTP/1.1`), status, cost, cost.UNIT (like cost.tokens), tier; any other word is a
-dimension, like user, ip, apikey or tenant. `--map user=` leaves a part out. In access logs the fields are address, ident, user,
-time, request, status, bytes, referer, agent, and extra1 to extra9 for what follows.")]
+Parts of a request for --map: time, endpoint, method, request (such as `GET /a HTTP/1.1`), status,
+cost, cost.UNIT (such as cost.tokens) and tier. Any other word is a dimension, such as user, ip,
+apikey or tenant. `--map user=` disables a part. The fields of access logs are address, ident, user,
+time, request, status, bytes, referer, agent, and extra1 to extra9 for further fields.")]
 pub(crate) struct Simulate {
-    /// The configuration with the rules, as for `pacegate serve --config`.
+    /// Configuration file with the rules, as for `pacegate serve --config`.
     #[arg(long, value_name = "FILE")]
     rules: PathBuf,
-    /// A second one, to compare.
+    /// Second configuration file, to compare with the first.
     #[arg(long, value_name = "FILE")]
     rules_b: Option<PathBuf>,
-    /// The log, or several, which are put in the order of their times; plain or gzip, - for standard input.
+    /// One log or several, plain or gzip; - is standard input. Several logs are sorted by time.
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     log: Vec<PathBuf>,
-    /// How the lines are written; found out from the first of them unless it is set.
+    /// Format of the log. Defaults to the format detected from the first lines.
     #[arg(long, value_enum)]
     format: Option<FormatName>,
-    /// Which fields of the log are which parts of a request, where they do not have their usual names.
+    /// Fields of the parts of a request that do not have their usual names.
     #[arg(long, value_name = "PART=FIELD,…")]
     map: Vec<FieldMap>,
-    /// The tiers of users: lines of `user,tier`.
+    /// File with the tiers of users: lines of `user,tier`.
     #[arg(long, value_name = "FILE")]
     tiers: Option<PathBuf>,
-    /// Only requests that were answered so, like 2xx,3xx,404.
+    /// Replays only requests with these response statuses, such as 2xx,3xx,404.
     #[arg(long, value_name = "STATUS,…")]
     only_status: Option<StatusFilter>,
-    /// How much later than its time a line may be written and still be put in order.
+    /// Maximum delay of a line, compared with its time, for it to be sorted by time.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = humantime::parse_duration)]
     reorder: Duration,
-    /// Takes all requests of one second to come at once, where the log does not say more than the second.
+    /// Does not spread the requests of one second over it, if times have no fraction of a second.
     #[arg(long)]
     no_spread: bool,
-    /// How many keys are kept, in the limiter and in each table.
+    /// Maximum number of keys in the limiter and in each table.
     #[arg(long, value_name = "NUMBER", default_value_t = Options::MAX_KEYS as u64, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     max_keys: u64,
-    /// Enforces rules in shadow mode, too, so that the report names whom they would block.
+    /// Enforces rules in shadow mode, so that the report lists the customers they would block.
     #[arg(long)]
     enforce_shadow: bool,
-    /// Shows hashes instead of identifiers. With a SECRET they are the same in every run.
+    /// Replaces identifiers by hashes. With a SECRET, hashes are the same in every run.
     #[arg(long, value_name = "SECRET", num_args = 0..=1, default_missing_value = "")]
     hash_keys: Option<String>,
-    /// Writes the report as JSON, too; - for standard output, instead of text.
+    /// Also writes the report as JSON; - is standard output, instead of text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Writes the report as an HTML page, too; - for standard output, instead of text.
+    /// Also writes the report as an HTML page; - is standard output, instead of text.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -88,16 +90,16 @@ impl Simulate {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let is_output = |path: &Option<PathBuf>| path.as_deref() == Some(Path::new("-"));
         if is_output(&self.json) && is_output(&self.html) {
-            return Err(misused("--json and --html cannot both go to standard output"));
+            return Err(misused("--json and --html are mutually exclusive on standard output"));
         }
         if self.log.iter().filter(|path| *path == Path::new("-")).count() > 1 {
-            return Err(misused("--log: standard input can be read once"));
+            return Err(misused("--log: standard input can be given only once"));
         }
         let files = std::iter::once(("--rules", &self.rules))
             .chain(self.rules_b.iter().map(|file| ("--rules-b", file)));
         let rules = files.map(|(option, file)| load(option, file)).collect::<Result<Vec<_>, _>>()?;
         let options = self.options()?;
-        // Before the work, not after it.
+        // Files are opened before the replay, so that errors are reported early.
         let json_file = self.output("--json", self.json.as_deref())?;
         let html_file = self.output("--html", self.html.as_deref())?;
         let sources = self.log.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
@@ -121,14 +123,14 @@ impl Simulate {
             _ => report.to_text(),
         };
         match std::io::stdout().lock().write_all(text.as_bytes()) {
-            // Whoever reads has seen enough, as `head` does.
+            // A reader such as `head` can stop early.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             Err(error) => Err(anyhow!(error).context("could not write the report").into()),
             Ok(()) => Ok(()),
         }
     }
 
-    /// Opens a file to write to; `None` for standard output, or if nobody asked for it.
+    /// Opens an output file. `None` if the option is not set or is standard output.
     fn output(&self, option: &str, path: Option<&Path>) -> Result<Option<OutputFile>, Failure> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else { return Ok(None) };
         let inputs = [("--rules", &self.rules)]
@@ -136,7 +138,7 @@ impl Simulate {
             .chain(self.rules_b.iter().map(|path| ("--rules-b", path)))
             .chain(self.log.iter().map(|path| ("--log", path)))
             .chain(self.tiers.iter().map(|path| ("--tiers", path)))
-            // The page is opened after the JSON, which is there by then.
+            // The page is opened after the JSON file, which exists by then.
             .chain(self.json.iter().filter(|_| option == "--html").map(|path| ("--json", path)));
         let written = path.metadata().ok().filter(Metadata::is_file);
         let is_written = |input: &PathBuf| match (&written, input.metadata()) {
@@ -144,7 +146,7 @@ impl Simulate {
             _ => false,
         };
         if let Some((other, _)) = inputs.into_iter().find(|(_, input)| is_written(input)) {
-            return Err(misused(format!("{option} {}: is the same file as that of {other}", path.display())));
+            return Err(misused(format!("{option} {}: same file as {other}", path.display())));
         }
         OutputFile::open(path)
             .map(Some)
@@ -171,7 +173,7 @@ impl Simulate {
         let hash_keys = match self.hash_keys.as_deref() {
             None => None,
             Some("") => Some(
-                pacegate_simulate::random_secret().context("could not make up a secret for --hash-keys")?,
+                pacegate_simulate::random_secret().context("could not generate a secret for --hash-keys")?,
             ),
             Some(secret) => Some(secret.as_bytes().to_vec()),
         };
@@ -192,15 +194,12 @@ fn misused(message: impl Into<String>) -> Failure {
     Failure::Misused(anyhow!(message.into()))
 }
 
-/// Reads rules as they are in the file: variables of the environment are for the service that runs here, not for what is tried out.
+/// Loads a rule file without the environment variables, which are for a service on this machine.
 fn load(option: &str, path: &Path) -> Result<RuleFile, Failure> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| misused(format!("{option} {name}: {error}")))?;
-    let config = pacegate_config::Config::parse(&text).map_err(|errors| {
-        let count =
-            if errors.0.len() == 1 { "1 mistake".to_owned() } else { format!("{} mistakes", errors.0.len()) };
-        misused(format!("{option} {name} has {count}\n{errors}"))
-    })?;
+    let config = pacegate_config::Config::parse(&text)
+        .map_err(|errors| misused(format!("{option} {name}: {}\n{errors}", error_count(&errors))))?;
     Ok(RuleFile { name, config })
 }
 
@@ -219,14 +218,18 @@ fn read_tiers(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     let read =
         file.take(TIERS_BYTES_MAX).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
-    if read as u64 == TIERS_BYTES_MAX { Err(wrong("is larger than 1 GiB".to_owned())) } else { Ok(text) }
+    if read as u64 == TIERS_BYTES_MAX {
+        Err(wrong("the file is larger than 1 GiB".to_owned()))
+    } else {
+        Ok(text)
+    }
 }
 
-/// A file that can be written, and is not yet: without a report, what was in it before is still there.
+/// An output file that is open and not yet written. Without a report, its contents stay unchanged.
 struct OutputFile {
     path: PathBuf,
     file: File,
-    /// Whether it was made just now, and goes again if there is nothing to write.
+    /// Whether the file was created, and is removed if there is no report.
     is_new: bool,
 }
 
@@ -244,7 +247,7 @@ impl OutputFile {
     }
 
     fn replace_with(&mut self, text: &str) -> std::io::Result<()> {
-        // A pipe or a device has no length to set.
+        // A pipe or a device has no length.
         if self.file.metadata()?.is_file() {
             self.file.set_len(0)?;
         }
@@ -255,17 +258,17 @@ impl OutputFile {
 impl Drop for OutputFile {
     fn drop(&mut self) {
         if self.is_new {
-            // Nothing depends on it: at worst an empty file stays.
+            // On an error, an empty file remains.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// How far it is, on standard error: a bar that moves if that is a terminal, and a line at the end.
+/// The progress on standard error: a bar if it is a terminal, and a line at the end.
 struct Bar {
     started: Instant,
     shown: Option<Instant>,
-    /// The size of all logs; `None` when nobody knows, as for a pipe.
+    /// The size of all logs. `None` if it is not known, as for a pipe.
     bytes: Option<u64>,
     moves: bool,
 }
@@ -295,8 +298,8 @@ impl Bar {
             }
         };
         let mut errors = std::io::stderr().lock();
-        // A terminal that is gone is no reason to stop.
-        let _ = write!(errors, "\r{bar}{} requests, {speed:.1} million a minute\x1b[K", progress.requests);
+        // An error of the terminal does not stop the replay.
+        let _ = write!(errors, "\r{bar}{} requests, {speed:.1} million per minute\x1b[K", progress.requests);
         let _ = errors.flush();
     }
 
@@ -309,12 +312,12 @@ impl Bar {
             let took = self.started.elapsed();
             let speed = per_minute(lines, took);
             let seconds = took.as_secs_f64();
-            let _ = writeln!(errors, "{lines} lines in {seconds:.1} s: {speed:.1} million lines a minute");
+            let _ = writeln!(errors, "{lines} lines in {seconds:.1} s: {speed:.1} million lines per minute");
         }
     }
 }
 
-/// Millions a minute.
+/// Returns millions per minute.
 fn per_minute(count: u64, took: Duration) -> f64 {
     count as f64 / took.as_secs_f64().max(1e-9) * 60.0 / 1e6
 }

@@ -1,4 +1,4 @@
-//! `pacegate top`: what a running service is doing, in the terminal.
+//! `pacegate top`: live figures of a running service in the terminal.
 
 mod events;
 mod figures;
@@ -21,14 +21,16 @@ use events::{Source, Update};
 use frame::{Sort, View};
 use screen::Screen;
 
-/// How wide a frame is that is not for a terminal.
+/// Width of a frame that is not for a terminal.
 const PLAIN_WIDTH: usize = 100;
-/// How often it is looked whether somebody still wants keys.
-const KEYS_LOOK: Duration = Duration::from_millis(100);
+/// Time after which the thread that reads keys checks whether it is still needed.
+const KEYS_POLL: Duration = Duration::from_millis(100);
 
-/// Watches a running service: allowed and blocked requests, latency, the heaviest and the most blocked keys, rules and stores, anew every second.
+/// Shows live figures of a running service, updated every second: allowed and blocked requests,
+/// latency, the heaviest and the most blocked keys, rules and stores.
 ///
-/// Needs a key of the role reader or admin. Without a terminal, or with --once, it prints what happened within a second and ends.
+/// Needs an API key with the role reader or admin. Without a terminal, or with --once, it prints
+/// the figures of one second and exits.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  PACEGATE_API_KEY=... pacegate top\n  pacegate top --server https://pacegate.example.com --ca ca.pem --once"
@@ -36,13 +38,13 @@ const KEYS_LOOK: Duration = Duration::from_millis(100);
 pub(crate) struct Top {
     #[command(flatten)]
     service: ServiceArguments,
-    /// Prints one frame as plain text and ends.
+    /// Prints one frame as plain text and exits.
     #[arg(long)]
     once: bool,
 }
 
-/// What a key does.
-enum Wish {
+/// What a pressed key does.
+enum Command {
     Quit,
     Sort(Sort),
     Redraw,
@@ -64,13 +66,13 @@ impl Top {
             tokio::spawn(source.follow(sender));
             if plain { once(view, updates).await } else { watch(view, updates).await }
         });
-        // The thread that reads keys may still wait for one.
+        // The thread that reads keys can still be waiting for one.
         runtime.shutdown_background();
         Ok(result?)
     }
 }
 
-/// Prints what happened between two figures.
+/// Prints the figures of one second.
 async fn once(mut view: View, mut updates: mpsc::Receiver<Update>) -> anyhow::Result<()> {
     let mut first = None;
     loop {
@@ -84,20 +86,20 @@ async fn once(mut view: View, mut updates: mpsc::Receiver<Update>) -> anyhow::Re
                 first = Some(Instant::now());
             }
             Some(Update::Lost(reason)) => return Err(anyhow!(reason)),
-            Some(Update::Refused(error)) => return Err(error),
-            None => return Err(anyhow!("the figures ended")),
+            Some(Update::Rejected(error)) => return Err(error),
+            None => return Err(anyhow!("the service closed the stream of figures")),
         }
     }
     let lines = view.lines(PLAIN_WIDTH, None);
     let text: String = lines.iter().map(|line| format!("{}\n", line.text().trim_end())).collect();
     match stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough, as `head` does.
+        // A reader such as `head` can stop early.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-/// Shows figures as they come, until somebody has seen enough.
+/// Shows figures until the user quits.
 async fn watch(mut view: View, mut updates: mpsc::Receiver<Update>) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -107,13 +109,13 @@ async fn watch(mut view: View, mut updates: mpsc::Receiver<Update>) -> anyhow::R
             view.update(*figures, None);
             Instant::now()
         }
-        // An address that was never right is not tried for ever.
+        // Without a first connection, the address is probably wrong: do not retry.
         Some(Update::Lost(reason)) => return Err(anyhow!(reason)),
-        Some(Update::Refused(error)) => return Err(error),
-        None => return Err(anyhow!("the figures ended")),
+        Some(Update::Rejected(error)) => return Err(error),
+        None => return Err(anyhow!("the service closed the stream of figures")),
     };
     let mut screen = Screen::open()?;
-    let mut wishes = wishes();
+    let mut commands = commands();
     loop {
         screen.draw(&view)?;
         tokio::select! {
@@ -123,13 +125,13 @@ async fn watch(mut view: View, mut updates: mpsc::Receiver<Update>) -> anyhow::R
                     at = Instant::now();
                 }
                 Some(Update::Lost(reason)) => view.lost = Some(reason),
-                Some(Update::Refused(error)) => return Err(error),
-                None => return Err(anyhow!("the figures ended")),
+                Some(Update::Rejected(error)) => return Err(error),
+                None => return Err(anyhow!("the service closed the stream of figures")),
             },
-            wish = wishes.recv() => match wish {
-                Some(Wish::Sort(sort)) => view.sort = sort,
-                Some(Wish::Redraw) => {}
-                Some(Wish::Quit) | None => return Ok(()),
+            command = commands.recv() => match command {
+                Some(Command::Sort(sort)) => view.sort = sort,
+                Some(Command::Redraw) => {}
+                Some(Command::Quit) | None => return Ok(()),
             },
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
@@ -138,19 +140,19 @@ async fn watch(mut view: View, mut updates: mpsc::Receiver<Update>) -> anyhow::R
     }
 }
 
-/// Reads keys on a thread of its own: a terminal cannot be waited for otherwise.
-fn wishes() -> mpsc::Receiver<Wish> {
+/// Reads keys on a separate thread, because reading from a terminal blocks.
+fn commands() -> mpsc::Receiver<Command> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {
         while !sender.is_closed() {
-            let wish = match crossterm::event::poll(KEYS_LOOK) {
+            let command = match crossterm::event::poll(KEYS_POLL) {
                 Ok(false) => continue,
-                Ok(true) => crossterm::event::read().map(wish),
+                Ok(true) => crossterm::event::read().map(command),
                 Err(error) => Err(error),
             };
-            // A terminal that cannot be read from is gone.
-            let Some(wish) = wish.unwrap_or(Some(Wish::Quit)) else { continue };
-            if sender.blocking_send(wish).is_err() {
+            // A terminal that cannot be read is gone.
+            let Some(command) = command.unwrap_or(Some(Command::Quit)) else { continue };
+            if sender.blocking_send(command).is_err() {
                 return;
             }
         }
@@ -158,17 +160,17 @@ fn wishes() -> mpsc::Receiver<Wish> {
     receiver
 }
 
-fn wish(event: Event) -> Option<Wish> {
+fn command(event: Event) -> Option<Command> {
     let Event::Key(KeyEvent { code, modifiers, kind, .. }) = event else {
-        return matches!(event, Event::Resize(..)).then_some(Wish::Redraw);
+        return matches!(event, Event::Resize(..)).then_some(Command::Redraw);
     };
     match code {
         _ if kind == KeyEventKind::Release => None,
-        KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => Some(Wish::Quit),
-        KeyCode::Char('q') | KeyCode::Esc => Some(Wish::Quit),
-        KeyCode::Char('b') => Some(Wish::Sort(Sort::Blocked)),
-        KeyCode::Char('a') => Some(Wish::Sort(Sort::Allowed)),
-        KeyCode::Char('n') => Some(Wish::Sort(Sort::Name)),
+        KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => Some(Command::Quit),
+        KeyCode::Char('q') | KeyCode::Esc => Some(Command::Quit),
+        KeyCode::Char('b') => Some(Command::Sort(Sort::Blocked)),
+        KeyCode::Char('a') => Some(Command::Sort(Sort::Allowed)),
+        KeyCode::Char('n') => Some(Command::Sort(Sort::Name)),
         _ => None,
     }
 }

@@ -1,4 +1,4 @@
-//! `pacegate bench` against services that run: what it counts, what it says, and how it ends.
+//! `pacegate bench` against running services: its figures, its output and its exit codes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -13,14 +13,14 @@ use serde_json::Value;
 const HUNDRED: &str =
     "rules: [{name: hundred, dimension: user, algorithm: fixed_window, limit: 100, window: 1d}]\n";
 
-/// A service that allows each user a hundred requests.
+/// A service that allows each user 100 requests.
 fn service(more: &str) -> (Service, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let config = file(directory.path(), &format!("{HUNDRED}{more}"));
     (Service::start(&["--config", &config], &[("PACEGATE_ADMIN_KEY", "secret")]), directory)
 }
 
-/// Runs a test that writes JSON to its output.
+/// Runs a load test and returns its JSON.
 fn figures(arguments: &[&str]) -> Value {
     let (code, output, errors) = run(&[&["bench", "--json", "-"], arguments].concat());
     assert_eq!(code, 0, "{errors}");
@@ -28,7 +28,7 @@ fn figures(arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn every_protocol_counts_exactly_what_the_limit_allows() {
+fn every_protocol_counts_exactly() {
     let (service, _directory) = service("");
     let rest = service.url.as_str();
     let grpc = service.grpc.as_str();
@@ -61,28 +61,42 @@ fn every_protocol_counts_exactly_what_the_limit_allows() {
 }
 
 #[test]
-fn checks_say_what_the_options_say() {
+fn options_set_the_fields_of_checks() {
     let (service, _directory) = service("");
     let common = ["--requests", "30", "--keys", "1"];
-    let own = ["--user-prefix", "u", "--endpoint", "/elsewhere", "--cost", "10"];
+    let own = ["--user-prefix", "u", "--endpoint", "/other", "--cost", "10"];
     let counted = figures(&[&[service.url.as_str()], &common[..], &own[..]].concat());
-    assert_eq!(counted["allowed"], 10, "each takes ten of a hundred: {counted}");
-    let (_, status) = service.ask("GET", "/v1/rate-limit/status/u0/elsewhere", "").unwrap();
+    assert_eq!(counted["allowed"], 10, "each check costs 10 of 100: {counted}");
+    let (_, status) = service.ask("GET", "/v1/rate-limit/status/u0/other", "").unwrap();
     assert_eq!(status["current_count"], 100, "{status}");
     let other =
         figures(&[&[service.grpc.as_str(), "--grpc", "--dimension", "ip"], &common[..], &own[..]].concat());
-    assert_eq!(other["allowed"], 10, "the default limit has a hundred as well: {other}");
+    assert_eq!(other["allowed"], 10, "the default limit is 100 as well: {other}");
 }
 
 #[test]
-fn people_get_a_readable_summary_and_programs_a_file() {
+fn method_selects_the_rules_of_that_method() {
+    let directory = tempfile::tempdir().unwrap();
+    let rule = "rules: [{name: posts, dimension: user, method: POST, algorithm: fixed_window, limit: 7, window: 1d}]\ndefault_limit: none\n";
+    let service = Service::start(&["--config", &file(directory.path(), rule)], &[]);
+    for way in [&[service.url.as_str()][..], &[&service.grpc, "--grpc"]] {
+        let prefix = if way.len() == 1 { "rest-" } else { "grpc-" };
+        let common = ["--requests", "10", "--keys", "1", "--user-prefix", prefix];
+        assert_eq!(figures(&[way, &common, &["--method", "POST"]].concat())["allowed"], 7);
+        assert_eq!(figures(&[way, &common, &["--method", "GET"]].concat())["allowed"], 10);
+        assert_eq!(figures(&[way, &common].concat())["allowed"], 10);
+    }
+}
+
+#[test]
+fn summary_is_printed_and_json_is_written_to_a_file() {
     let (service, directory) = service("");
     let path = directory.path().join("figures.json");
     let (code, output, errors) =
         run(&["bench", &service.url, "--requests", "200", "--keys", "1", "--json", path.to_str().unwrap()]);
     assert_eq!(code, 0, "{errors}");
     assert!(
-        errors.starts_with(&format!("asking {} (REST over HTTP/1.1) with 64 callers", service.url)),
+        errors.starts_with(&format!("load-testing {} (REST over HTTP/1.1) with 64 callers", service.url)),
         "{errors}"
     );
     for part in [
@@ -101,13 +115,13 @@ fn people_get_a_readable_summary_and_programs_a_file() {
     assert_eq!(figures["allowed"], 100);
     let (code, output, _) = run(&["bench", &service.url, "--requests", "20", "--rate", "1000"]);
     assert_eq!(code, 0);
-    for part in ["open loop, 1,000 requests/s", "of 1,000/s asked", "  latency  ", "  service time  "] {
+    for part in ["open loop, 1,000 requests/s", "of 1,000/s requested", "  latency  ", "  service time  "] {
         assert!(output.contains(part), "{part} is not in:\n{output}");
     }
 }
 
 #[test]
-fn a_rate_that_is_not_reached_is_said() {
+fn rate_that_is_not_reached_is_reported() {
     let (service, _directory) = service("");
     let (code, output, _) = run(&[
         "bench",
@@ -122,11 +136,11 @@ fn a_rate_that_is_not_reached_is_said() {
         "0",
     ]);
     assert_eq!(code, 0);
-    assert!(output.contains("warning: the rate was not kept up"), "{output}");
+    assert!(output.contains("warning: the rate was not reached"), "{output}");
     assert!(output.contains("of 1,000,000 requests/s"), "{output}");
 }
 
-/// A test that runs, once an answer has reached it: each of its callers waits for one before it asks again.
+/// A running load test. At least one of its callers has received a response.
 fn running(service: &Service, callers: u64, arguments: &[&str]) -> Child {
     let mut child = pacegate()
         .args(["bench", "--keys", "1", "--warmup", "0", "--json", "-", "--concurrency", &callers.to_string()])
@@ -138,7 +152,7 @@ fn running(service: &Service, callers: u64, arguments: &[&str]) -> Child {
     let counted =
         || service.ask("GET", "/v1/rate-limit/status/bench-0/", "").unwrap().1["current_count"].clone();
     while counted().as_u64().unwrap() <= callers {
-        assert!(child.try_wait().unwrap().is_none(), "it has ended already");
+        assert!(child.try_wait().unwrap().is_none(), "it must still be running");
         std::thread::yield_now();
     }
     child
@@ -152,7 +166,7 @@ fn ended(child: Child) -> (i32, Value, String) {
 }
 
 #[test]
-fn a_service_that_dies_half_way_is_counted_as_errors() {
+fn requests_to_a_killed_service_are_errors() {
     let dies = |way: &[&str]| {
         let (mut service, _directory) = service("");
         let address = if way.contains(&"--grpc") { service.grpc.clone() } else { service.url.clone() };
@@ -164,7 +178,8 @@ fn a_service_that_dies_half_way_is_counted_as_errors() {
         assert!(figures["allowed"].as_u64().unwrap() > 0, "{figures}");
         assert!(figures["errors"]["connect"].as_u64().unwrap() > 0, "{figures}");
         assert_eq!(figures["interrupted"], false);
-        // Everyone who cannot connect waits a little: eight callers fail some eighty times a second, not three hundred.
+        // Callers wait after a failed connection: 8 callers fail about 80 times per second, not
+        // 300.
         assert!(figures["error_count"].as_u64().unwrap() < 600, "{figures}");
     };
     let ways: [&[&str]; 4] = [&[], &["--http2"], &["--grpc"], &["--grpc", "--stream"]];
@@ -176,19 +191,19 @@ fn a_service_that_dies_half_way_is_counted_as_errors() {
 }
 
 #[test]
-fn an_interrupt_ends_it_early_with_the_summary() {
+fn interrupt_stops_the_test_with_a_summary() {
     for name in ["INT", "TERM"] {
         let (service, _directory) = service("");
         let child = running(&service, 8, &[&service.url, "--duration", "1h"]);
         signal(&child, name);
         let (code, figures, errors) = ended(child);
         assert_eq!((code, &figures["interrupted"]), (0, &true.into()), "{errors}");
-        assert!(figures["requests"].as_u64().unwrap() > 0 && errors.contains("ended early"), "{errors}");
+        assert!(figures["requests"].as_u64().unwrap() > 0 && errors.contains("interrupted"), "{errors}");
     }
 }
 
 #[test]
-fn a_key_that_is_needed_is_taken_and_a_wrong_one_is_told() {
+fn api_key_is_sent_and_a_wrong_one_is_reported() {
     for way in [&[][..], &["--grpc"], &["--grpc", "--stream"]] {
         let (service, _directory) = service("server: {require_key: true}\n");
         let address = if way.is_empty() { &service.url } else { &service.grpc };
@@ -201,14 +216,14 @@ fn a_key_that_is_needed_is_taken_and_a_wrong_one_is_told() {
             let (code, output, errors) = run(&[&["bench"], &common[..], &["--api-key", key]].concat());
             assert_eq!((code, output.as_str()), (2, ""), "{errors}");
             let line = errors.lines().last().unwrap().to_lowercase();
-            assert!(line.contains("refuses the checks: ") && line.contains("key"), "{errors}");
+            assert!(line.contains("rejected the checks: ") && line.contains("key"), "{errors}");
             assert!(line.contains("401") || line.contains("unauthenticated"), "{errors}");
         }
     }
 }
 
 #[test]
-fn bad_options_are_refused_by_name() {
+fn invalid_options_are_rejected_by_name() {
     let cases: [(&[&str], &str); 16] = [
         (&["--rate", "0"], "--rate"),
         (&["--rate", "1000001"], "--rate"),
@@ -232,28 +247,28 @@ fn bad_options_are_refused_by_name() {
         assert_eq!((code, output.as_str()), (2, ""), "{options:?}: {errors}");
         assert!(errors.starts_with("error: ") && errors.contains(name), "{options:?}: {errors}");
     }
-    for (url, reason) in [("ftp://x", "must start with http://"), ("http://a@b", "must not have a user")] {
+    for (url, reason) in [("ftp://x", "must start with http://"), ("http://a@b", "must not contain a user")] {
         let (code, _, errors) = run(&["bench", url]);
         assert!(code == 2 && errors.contains(reason), "{errors}");
     }
 }
 
 #[test]
-fn where_nothing_answers_it_fails() {
+fn unreachable_service_is_a_failure() {
     let (code, output, errors) = run(&["bench", "http://127.0.0.1:1"]);
     assert_eq!((code, output.as_str()), (1, ""));
     assert!(errors.contains("error: could not reach http://127.0.0.1:1: Connection refused"), "{errors}");
     let (service, _directory) = service("");
     let (code, _, errors) = run(&["bench", &service.url, "--grpc", "--requests", "5"]);
     assert_eq!(code, 1);
-    assert!(errors.contains("did not answer a single check"), "{errors}");
+    assert!(errors.contains("responded to no check"), "{errors}");
     let (code, _, errors) = run(&["bench", &service.grpc, "--requests", "5"]);
     assert_eq!(code, 1);
-    assert!(errors.contains("REST and gRPC have addresses of their own"), "{errors}");
+    assert!(errors.contains("REST and gRPC have different addresses"), "{errors}");
 }
 
 #[test]
-fn a_closed_output_is_no_accident() {
+fn closed_output_is_not_a_failure() {
     let (service, _directory) = service("");
     let mut child = pacegate()
         .args(["bench", &service.url, "--requests", "100"])
@@ -267,7 +282,7 @@ fn a_closed_output_is_no_accident() {
     assert!(!String::from_utf8(output.stderr).unwrap().contains("panicked"));
 }
 
-/// A service that encrypts, stopped when the test ends.
+/// A service with TLS, killed when the test ends.
 struct Encrypted {
     process: Child,
     http: String,
@@ -282,7 +297,7 @@ impl Drop for Encrypted {
 }
 
 #[test]
-fn encrypted_services_are_asked_if_their_certificate_is_trusted() {
+fn services_with_tls_need_a_trusted_certificate() {
     let (authority, directory) = (Authority::new(), tempfile::tempdir().unwrap());
     let path = directory.path();
     authority.server(&["localhost"], Validity::Now).save(path, "server");
@@ -306,10 +321,10 @@ fn encrypted_services_are_asked_if_their_certificate_is_trusted() {
     }
     let check = ["check", "--server", &service.http, "--ca", ca, "--user", "u", "--endpoint", "/"];
     let (code, output, errors) = run(&check);
-    assert!(code == 0 && output.starts_with("allowed: u at /"), "{output}{errors}");
+    assert!(code == 0 && output.starts_with("allowed: user u, /,"), "{output}{errors}");
     std::fs::write(path.join("empty.pem"), "nothing").unwrap();
     let (code, _, errors) = run(&["bench", &service.http, "--ca", path.join("empty.pem").to_str().unwrap()]);
-    assert!(code == 2 && errors.contains("--ca: ") && errors.contains("has no certificate"), "{errors}");
+    assert!(code == 2 && errors.contains("--ca: ") && errors.contains("contains no certificate"), "{errors}");
     let (code, _, errors) = run(&["bench", "http://127.0.0.1:1", "--ca", ca]);
-    assert!(code == 2 && errors.contains("--ca is for https://"), "{errors}");
+    assert!(code == 2 && errors.contains("--ca requires an https:// address"), "{errors}");
 }

@@ -1,4 +1,4 @@
-//! The command as a person uses it: real processes, their output and their exit codes.
+//! The commands as processes: their output and their exit codes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -11,71 +11,163 @@ use std::process::Stdio;
 use process::{Service, file, pacegate, run, started};
 
 #[test]
-fn check_is_readable_and_says_allowed_or_denied_by_its_exit_code() {
+fn check_exits_with_0_if_allowed_and_3_if_denied() {
     let directory = tempfile::tempdir().unwrap();
     let config = file(
         directory.path(),
         "rules: [{name: two, dimension: user, algorithm: fixed_window, limit: 2, window: 1d}]",
     );
     let service = Service::start(&["--config", &config], &[]);
-    let ask = |cost: &str| {
+    let check = |cost: &str| {
         run(&["check", "--server", &service.url, "--user", "alice", "--endpoint", "/x", "--cost", cost])
     };
-    let (code, output, _) = ask("2");
+    let (code, output, _) = check("2");
     assert_eq!(code, 0);
-    assert_eq!(output, "allowed: alice at /x, cost 2\n  two (fixed_window): 0 of 2 left, state throttled\n");
-    let (code, output, _) = ask("1");
+    let expected =
+        "allowed: user alice, /x, cost 2\n  two (fixed_window): 0 of 2 remaining, state throttled\n";
+    assert_eq!(output, expected);
+    let (code, output, _) = check("1");
     assert_eq!(code, 3);
     assert!(
-        output.starts_with("denied: alice at /x, cost 1\n") && output.contains("try again in"),
+        output.starts_with("denied: user alice, /x, cost 1\n") && output.contains("\n  retry in 8"),
         "{output}"
     );
-    let (code, output, _) = ask("3");
+    let (code, output, _) = check("3");
     assert_eq!(code, 3);
-    assert!(output.contains("waiting does not help"), "{output}");
-    let (code, _, errors) = ask("0");
+    assert!(output.contains("retrying does not help"), "{output}");
+    let (code, _, errors) = check("0");
     assert_eq!(code, 2);
     assert!(errors.contains("cost: must be between 1 and 1000000000"), "{errors}");
 }
 
 #[test]
-fn check_says_when_there_is_no_service() {
+fn check_charges_all_identities_of_a_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let limit = "algorithm: fixed_window, window: 1d";
+    let config = file(
+        directory.path(),
+        &format!(
+            "default_limit: none\nrules:\n  - {{name: by-user, dimension: user, limit: 5, {limit}}}\n  - {{name: by-ip, dimension: ip, method: POST, limit: 6, {limit}}}\n  - {{name: by-key, dimension: apikey, limit: 7, {limit}}}\n  - {{name: by-tenant, dimension: tenant, limit: 8, {limit}}}\nplans: {{gold: [{{limit: 9, {limit}}}]}}\n"
+        ),
+    );
+    let service = Service::start(&["--config", &config], &[]);
+    let check = |arguments: &[&str]| {
+        run(&[&["check", "--server", &service.url, "--endpoint", "/x"], arguments].concat())
+    };
+    let everything = ["--user", "alice", "--ip", "10.0.0.1", "--key", "k1", "--identity", "tenant=acme"];
+    let (code, output, errors) = check(&[&everything[..], &["--method", "POST", "--plan", "gold"]].concat());
+    assert_eq!((code, errors.as_str()), (0, ""));
+    let first = "allowed: user alice, ip 10.0.0.1, apikey k1, tenant acme, POST /x, cost 1";
+    assert_eq!(output.lines().next(), Some(first));
+    for line in ["by-user by user", "by-ip by ip", "by-key by apikey", "by-tenant by tenant"] {
+        assert!(output.contains(&format!("  {line} (fixed_window): ")), "{line}: {output}");
+    }
+    assert!(output.contains("gold"), "{output}");
+    let (_, output, _) = check(&["--ip", "10.0.0.1", "--method", "GET"]);
+    assert_eq!(output, "allowed: ip 10.0.0.1, GET /x, cost 1\n  no limit applies\n");
+    let (_, output, _) = check(&["--ip", "10.0.0.1", "--method", "POST"]);
+    let expected = "  by-ip (fixed_window): 4 of 6 remaining, state normal\n";
+    assert!(output.ends_with(expected), "the first check was charged: {output}");
+    for (arguments, reason) in [
+        (&[][..], "required arguments were not provided"),
+        (&["--identity", "acme"], "expected DIMENSION=ID, such as tenant=acme"),
+        (&["--user", "a", "--identity", "user=b"], "duplicate dimension `user`"),
+        (&["--user", "a", "--plan", "none"], "none"),
+    ] {
+        let (code, _, errors) = check(arguments);
+        assert!(code == 2 && errors.contains(reason), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn check_reports_an_unreachable_service() {
     let (code, _, errors) =
         run(&["check", "--server", "http://127.0.0.1:1", "--user", "u", "--endpoint", "/"]);
     assert_eq!(code, 1);
     assert!(errors.starts_with("error: could not reach http://127.0.0.1:1"), "{errors}");
     let (code, _, _) = run(&["check", "--user", "u"]);
-    assert_eq!(code, 2, "a missing argument is bad usage");
+    assert_eq!(code, 2, "a missing argument is invalid usage");
 }
 
 #[test]
-fn config_check_lists_every_mistake() {
+fn config_check_lists_every_error() {
     let directory = tempfile::tempdir().unwrap();
     let good = file(directory.path(), "plans: {gold: [{algorithm: gcra, limit: 1, window: 1s}]}");
     let (code, output, _) = run(&["config", "check", &good]);
-    assert_eq!((code, output.trim_end()), (0, format!("{good} is valid: 0 rules, 1 plans").as_str()));
+    assert_eq!((code, output.trim_end()), (0, format!("{good} is valid: 0 rules, 1 plan").as_str()));
     let bad = file(directory.path(), "server: {http: x}\nrules:\n  - {name: a}\n");
     let (code, _, errors) = run(&["config", "check", &bad]);
     assert_eq!(code, 2);
-    assert!(errors.contains("has 5 mistakes"), "{errors}");
+    assert!(errors.contains(": 5 errors"), "{errors}");
     for line in [
         "line 1: server.http:",
-        "line 3: rules[0].dimension: is missing",
-        "line 3: rules[0].window: is missing",
+        "line 3: rules[0].dimension: required field is missing",
+        "line 3: rules[0].window: required field is missing",
     ] {
         assert!(errors.contains(line), "{errors}");
     }
     let (code, _, errors) = run(&["config", "check", "/nonexistent.yaml"]);
     assert_eq!(code, 2);
     assert!(errors.contains("/nonexistent.yaml"), "{errors}");
+    // Errors in the URL of a store are not hidden by others, and are sorted with them.
+    let stores = "stores:\n  hot:\n    connections: 2\n    url: redis://\nlog: {level: loud}\nmetrics: 5\n";
+    let bad = file(directory.path(), stores);
+    let (code, _, errors) = run(&["config", "check", &bad]);
+    let lines: Vec<&str> = errors.lines().collect();
+    assert_eq!((code, lines.len()), (2, 4), "{errors}");
+    assert_eq!(lines[0], format!("error: {bad}: 3 errors"));
+    for (line, start) in lines[1..].iter().zip(["line 4: stores.hot.url: ", "line 5: ", "line 6: "]) {
+        assert!(line.starts_with(start), "{errors}");
+    }
 }
 
 #[test]
-fn the_example_file_is_valid() {
+fn config_check_prints_warnings_and_notes_for_a_valid_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let rule = "rules:\n  - {name: a, dimension: user, endpoint: '/orders/:id', algorithm: gcra, limit: 1, window: 1s}\n";
+    let path = file(directory.path(), rule);
+    let (code, output, errors) = run(&["config", "check", &path]);
+    assert_eq!((code, output.trim_end()), (0, format!("{path} is valid: 1 rule, 0 plans").as_str()));
+    let lines: Vec<&str> = errors.lines().collect();
+    let warning = "warning: line 2: rules[0].endpoint: `:id` matches only the literal text `:id`; did you mean `/orders/{id}`?";
+    let note = "note: the file has no `default_limit`, so requests that match no rule are limited by a token bucket (capacity 100, refill 10 per second); set `default_limit: none` to allow them without a limit";
+    assert_eq!(lines, [warning, note]);
+    let path = file(directory.path(), &format!("default_limit: none\n{}", rule.replace(":id", "{id}")));
+    let (code, _, errors) = run(&["config", "check", &path]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    // Warnings of a file with errors are printed too.
+    let path = file(directory.path(), &format!("{rule}metrics: 5\n"));
+    let (code, _, errors) = run(&["config", "check", &path]);
+    assert!(code == 2 && errors.starts_with(warning) && errors.contains(": 1 error\n"), "{errors}");
+}
+
+#[test]
+fn serve_logs_warnings_of_its_file_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(
+        directory.path(),
+        "rules: [{name: a, dimension: user, method: GETT, algorithm: gcra, limit: 1, window: 1s}]",
+    );
+    let path = directory.path().join("log");
+    let log = std::fs::File::create(&path).unwrap();
+    let catalog = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    let mut command = pacegate();
+    command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--config", &config]);
+    let (mut process, _output, _) = started(command.args(["--catalog", &catalog]).stderr(log));
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let log = std::fs::read_to_string(&path).unwrap();
+    let warning = "line 1: rules[0].method: GETT is not a registered HTTP method; did you mean GET?";
+    assert_eq!(log.matches(warning).count(), 1, "{log}");
+}
+
+#[test]
+fn example_file_is_valid() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/pacegate.yaml");
     let (code, output, errors) = run(&["config", "check", example]);
     assert_eq!(code, 0, "{errors}");
     assert!(output.contains("5 rules, 2 plans"), "{output}");
+    assert_eq!(errors, "", "the example has no warnings");
 }
 
 #[test]
@@ -90,10 +182,10 @@ fn openapi_prints_the_document_that_a_service_serves() {
 }
 
 #[test]
-fn openapi_stops_quietly_when_nobody_reads_on() {
+fn openapi_accepts_a_reader_that_stops_early() {
     let mut command =
         process::pacegate().arg("openapi").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The document is larger than a pipe holds, so that it is still being written now.
+    // The document does not fit into a pipe, so it is still being written now.
     let mut start = [0; 16];
     command.stdout.take().unwrap().read_exact(&mut start).unwrap();
     let output = command.wait_with_output().unwrap();
@@ -102,7 +194,7 @@ fn openapi_stops_quietly_when_nobody_reads_on() {
 }
 
 #[test]
-fn serve_refuses_what_it_cannot_do_before_it_listens() {
+fn serve_rejects_invalid_settings_before_it_listens() {
     let directory = tempfile::tempdir().unwrap();
     let bad = file(directory.path(), "rules: 5");
     let (code, output, errors) = run(&["serve", "--config", &bad]);
@@ -113,7 +205,7 @@ fn serve_refuses_what_it_cannot_do_before_it_listens() {
     let (code, _, errors) = run(&["serve", "--http", taken]);
     assert_eq!(code, 1);
     assert!(errors.contains(&format!("could not listen on {taken}")), "{errors}");
-    // An admin key that nobody saw would lock everybody out of an empty catalog.
+    // A failed start creates no admin key: its secret would be lost.
     let directory = tempfile::tempdir().unwrap();
     let catalog = format!("sqlite://{}", directory.path().join("catalog.db").display());
     let (code, output, _) = run(&["serve", "--http", taken, "--catalog", &catalog]);
@@ -124,30 +216,32 @@ fn serve_refuses_what_it_cannot_do_before_it_listens() {
     assert_eq!(keys.lines().count(), 1, "{keys}");
 }
 
-/// Hashes of keys and names of users are in the catalog; and an empty one must not pass for the one that was meant.
+/// The catalog has hashes of keys and names of users. A wrong path must not create an empty
+/// catalog.
 #[test]
-fn a_catalog_is_its_owners_and_is_not_made_by_accident() {
+fn catalog_is_private_and_not_created_by_accident() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("catalog.db");
     let catalog = format!("sqlite://{}", path.display());
     for command in [&["audit", "verify"][..], &["keys", "list"], &["keys", "revoke", "x"]] {
         let (code, output, errors) = run(&[command, &["--catalog", &catalog]].concat());
         assert_eq!((code, output.as_str()), (1, ""), "{command:?}");
-        assert!(errors.contains(&format!("there is no {}", path.display())), "{errors}");
+        assert!(errors.contains(&format!("{} does not exist", path.display())), "{errors}");
         assert!(!path.exists());
     }
     let (code, _, errors) = run(&["keys", "create", "--role", "reader", "--catalog", &catalog]);
     assert_eq!(code, 0, "{errors}");
-    assert!(errors.contains("note: made a new catalog"), "{errors}");
+    assert!(errors.contains("note: created a new catalog"), "{errors}");
     let rights = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
     assert_eq!(rights & 0o777, 0o600);
     assert_eq!(run(&["audit", "verify", "--catalog", &catalog]).0, 0);
 }
 
 #[test]
-fn variables_that_are_for_others_are_no_settings() {
+fn environment_variables_of_other_programs_are_ignored() {
     let names = [
         "PACEGATE_API_KEY",
+        "PACEGATE_COMMIT",
         "PACEGATE_PORT",
         "PACEGATE_PORT_8080_TCP_ADDR",
         "PACEGATE_SERVICE_HOST",
@@ -166,7 +260,7 @@ fn variables_that_are_for_others_are_no_settings() {
 }
 
 #[test]
-fn check_shows_its_key_where_one_is_wanted() {
+fn check_sends_its_api_key() {
     let settings = [("PACEGATE_ADMIN_KEY", "secret"), ("PACEGATE_SERVER__REQUIRE_KEY", "true")];
     let service = Service::start(&[], &settings);
     let check = ["check", "--server", &service.url, "--user", "u", "--endpoint", "/"];
@@ -201,24 +295,24 @@ fn start_line_names_every_address() {
 }
 
 #[test]
-fn the_environment_overrides_the_file() {
+fn environment_overrides_the_file() {
     let service =
         Service::start(&[], &[("PACEGATE_DEFAULT_LIMIT", "{algorithm: fixed_window, limit: 1, window: 1d}")]);
     let (code, output, _) = run(&["check", "--server", &service.url, "--user", "u", "--endpoint", "/"]);
     assert_eq!(code, 0);
-    assert!(output.contains("default (fixed_window): 0 of 1 left"), "{output}");
+    assert!(output.contains("default (fixed_window): 0 of 1 remaining"), "{output}");
 }
 
 #[test]
-fn the_admin_key_is_printed_once_or_chosen() {
+fn admin_key_is_printed_once_or_chosen() {
     let body = r#"{"user_id":"u","endpoint":"/"}"#;
-    let mut made = Service::start(&[], &[]);
+    let mut generated = Service::start(&[], &[]);
     let mut line = String::new();
-    made.output.read_line(&mut line).unwrap();
+    generated.output.read_line(&mut line).unwrap();
     let key = line.trim().rsplit(' ').next().unwrap().to_owned();
     assert!(key.starts_with("pgk_") && key.len() == 85, "{line}");
-    assert!(made.post("/v1/rate-limit/reset", &key, body).starts_with("HTTP/1.1 200"));
-    assert!(made.post("/v1/rate-limit/reset", "guess", body).starts_with("HTTP/1.1 401"));
+    assert!(generated.post("/v1/rate-limit/reset", &key, body).starts_with("HTTP/1.1 200"));
+    assert!(generated.post("/v1/rate-limit/reset", "guess", body).starts_with("HTTP/1.1 401"));
 
     let mut chosen = Service::start(&[], &[("PACEGATE_ADMIN_KEY", "my own key")]);
     assert!(chosen.post("/v1/rate-limit/reset", "my own key", body).starts_with("HTTP/1.1 200"));
@@ -230,7 +324,7 @@ fn the_admin_key_is_printed_once_or_chosen() {
 }
 
 #[test]
-fn short_admin_key_is_warned_about_and_refused_where_others_reach_the_service() {
+fn short_admin_key_is_warned_about_and_rejected_on_public_addresses() {
     let serve = |key: &str, http: &str, grpc: &str| {
         let mut command = pacegate();
         command.args(["serve", "--http", http, "--grpc", grpc]).env("PACEGATE_ADMIN_KEY", key);
@@ -238,9 +332,9 @@ fn short_admin_key_is_warned_about_and_refused_where_others_reach_the_service() 
     };
     let (local, anywhere) = ("127.0.0.1:0", "0.0.0.0:0");
     for (http, grpc) in [(anywhere, local), (local, anywhere), ("[::]:0", local)] {
-        let refused = serve("1234567", http, grpc).output().unwrap();
-        let errors = String::from_utf8(refused.stderr).unwrap();
-        assert_eq!(refused.status.code(), Some(2), "{errors}");
+        let rejected = serve("1234567", http, grpc).output().unwrap();
+        let errors = String::from_utf8(rejected.stderr).unwrap();
+        assert_eq!(rejected.status.code(), Some(2), "{errors}");
         assert!(errors.contains("PACEGATE_ADMIN_KEY: expected at least 8 characters"), "{errors}");
         assert!(!errors.contains("1234567"), "{errors}");
     }
@@ -263,17 +357,17 @@ fn short_admin_key_is_warned_about_and_refused_where_others_reach_the_service() 
 }
 
 #[test]
-fn terminating_finishes_requests_in_flight_and_exits_with_0() {
+fn graceful_shutdown_finishes_requests_in_flight() {
     let mut service = Service::start(&[], &[]);
     let body = r#"{"user_id":"u","endpoint":"/"}"#;
     let mut stream = TcpStream::connect(service.url.trim_start_matches("http://")).unwrap();
     let length = body.len();
     write!(stream, "POST /v1/rate-limit/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n").unwrap();
     stream.write_all(&body.as_bytes()[..5]).unwrap();
-    // Another request is answered, so the unfinished one has arrived.
+    // Another request has a response, so the unfinished one has arrived.
     assert!(service.post("/v1/rate-limit/check", "", body).starts_with("HTTP/1.1 200"));
     service.terminate();
-    // The service has noticed the signal once nobody can connect any more.
+    // The service handled the signal once it accepts no connections.
     while TcpStream::connect(service.url.trim_start_matches("http://")).is_ok() {
         std::thread::yield_now();
     }
@@ -284,9 +378,9 @@ fn terminating_finishes_requests_in_flight_and_exits_with_0() {
     assert_eq!(service.process.wait().unwrap().code(), Some(0));
 }
 
-/// `pacegate … | head` reads as much as it likes.
+/// As in `pacegate … | head`.
 #[test]
-fn a_pipe_that_nobody_reads_is_no_failure() {
+fn closed_pipe_is_not_a_failure() {
     let directory = tempfile::tempdir().unwrap();
     let catalog = format!("sqlite://{}", directory.path().join("catalog.db").display());
     for arguments in [&["keys", "create", "--role", "reader"][..], &["keys", "list"], &["openapi"]] {
@@ -305,9 +399,12 @@ fn a_pipe_that_nobody_reads_is_no_failure() {
 }
 
 #[test]
-fn config_schema_is_for_editors() {
+fn config_schema_prints_json_schema_or_markdown() {
     let (code, output, errors) = run(&["config", "schema"]);
     assert_eq!((code, errors.as_str()), (0, ""));
     let schema: serde_json::Value = serde_json::from_str(&output).unwrap();
     assert_eq!(schema["properties"]["rules"]["type"], serde_json::json!(["array", "null"]));
+    let (code, output, errors) = run(&["config", "schema", "--markdown"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(output, include_str!("../../../docs/configuration.md"), "the file is what the command prints");
 }

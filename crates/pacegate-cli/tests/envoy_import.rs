@@ -1,7 +1,8 @@
-//! Files of Envoy's rate limit service, imported and then asked over its protocol: what it would answer is answered here.
+//! Imported files of Envoy's rate limit service, queried over its protocol: the responses are the
+//! same.
 //!
-//! Where the two differ, the case says so and why. The one difference on purpose is that a request that is denied takes nothing, here: Envoy's service
-//! counts what it denies, and counts the other descriptors of a request that is denied.
+//! Each case names its differences. One is on purpose: a denied request charges nothing, while
+//! Envoy's service counts denied requests and the other descriptors of a denied request.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -27,10 +28,10 @@ use process::run;
 use tokio::net::TcpListener;
 use tonic::transport::{Channel, Endpoint};
 
-/// A moment at which windows of all units begin: days that 7, 30 and 365 divide.
+/// A time at which windows of all units begin: a number of days that 7, 30 and 365 divide.
 const START: u64 = 15_330 * 86_400;
 
-/// Imports a file by the command.
+/// Imports a file with the command.
 fn import(yaml: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ratelimit.yaml");
@@ -40,7 +41,7 @@ fn import(yaml: &str) -> String {
     output
 }
 
-/// Serves what was imported, on a clock of its own.
+/// Serves the imported rules with a simulated clock.
 async fn serve(yaml: &str) -> (Arc<SimulatedClock>, RateLimitServiceClient<Channel>) {
     let clock = Arc::new(SimulatedClock::at(Timestamp::from_micros(START * 1_000_000)));
     let store = MemoryStore::with_clock(MemoryOptions::default(), clock.clone());
@@ -57,8 +58,8 @@ async fn serve(yaml: &str) -> (Arc<SimulatedClock>, RateLimitServiceClient<Chann
     (clock, RateLimitServiceClient::new(Endpoint::from_shared(url).unwrap().connect_lazy()))
 }
 
-/// Reads `domain: a=1, b=2 @3; c=3 %5/minute x7`: descriptors with their hits (`@0` looks, `@-1` gives back) and the limit they bring along, and
-/// hits of the request.
+/// Parses `domain: a=1, b=2 @3; c=3 %5/minute x7`: descriptors with their hits (`@0` only reads,
+/// `@-1` refunds), their ad-hoc limit, and the hits of the request.
 fn request(text: &str) -> RateLimitRequest {
     let (text, general) = text.rsplit_once(" x").unwrap_or((text, "0"));
     let (domain, descriptors) = text.split_once(": ").unwrap();
@@ -102,7 +103,8 @@ fn seconds(unit: Unit) -> u64 {
     }
 }
 
-/// `OK 4/5`: passes with 4 of 5 left; `OVER 0/5`; `OK -`: no limit applies; `OK free`: it is not limited.
+/// `OK 4/5`: allowed with 4 of 5 remaining; `OVER 0/5`; `OK -`: no limit applies; `OK free`:
+/// unlimited.
 fn describe(status: &DescriptorStatus, now: u64) -> String {
     let code = if status.code() == Code::Ok { "OK" } else { "OVER" };
     let Some(limit) = &status.current_limit else {
@@ -110,7 +112,7 @@ fn describe(status: &DescriptorStatus, now: u64) -> String {
         return format!("{code} {left}");
     };
     if limit.requests_per_unit > 0 {
-        // Envoy's service says it in whole seconds.
+        // Envoy's service returns whole seconds.
         let left = status.duration_until_reset.expect("when the window ends");
         let left = u64::try_from(left.seconds).unwrap() + u64::from(left.nanos > 0);
         let window = seconds(limit.unit());
@@ -123,26 +125,26 @@ fn describe(status: &DescriptorStatus, now: u64) -> String {
 async fn assert_case(Case { name, descriptors, steps }: &Case) {
     let items: String = descriptors.iter().map(|descriptor| format!("  - {descriptor}\n")).collect();
     let (clock, mut client) = serve(&import(&format!("domain: d\ndescriptors:\n{items}"))).await;
-    for (place, (at, asked, expected)) in steps.iter().enumerate() {
+    for (index, (at, text, expected)) in steps.iter().enumerate() {
         let now = START * 1_000_000 + at;
         clock.set(Timestamp::from_micros(now));
-        let answer = client.should_rate_limit(request(asked)).await.unwrap().into_inner();
+        let response = client.should_rate_limit(request(text)).await.unwrap().into_inner();
         let statuses: Vec<String> =
-            answer.statuses.iter().map(|status| describe(status, now / 1_000_000)).collect();
-        // What Envoy's service says, then what is said here where that differs.
+            response.statuses.iter().map(|status| describe(status, now / 1_000_000)).collect();
+        // The response of Envoy's service, then that of Pacegate if it differs.
         let expected = expected.split(" => ").last().unwrap();
-        assert_eq!(statuses.join("; "), expected, "{name}, step {place} at {at} µs: {asked}");
+        assert_eq!(statuses.join("; "), expected, "{name}, step {index} at {at} µs: {text}");
         let over = statuses.iter().any(|status| status.starts_with("OVER"));
         assert_eq!(
-            answer.overall_code(),
+            response.overall_code(),
             if over { Code::OverLimit } else { Code::Ok },
-            "{name}, step {place}"
+            "{name}, step {index}"
         );
     }
 }
 
 #[tokio::test]
-async fn an_imported_file_behaves_as_the_original_does() {
+async fn imported_file_behaves_like_the_original() {
     assert!(CASES.len() >= 40);
     for case in CASES {
         assert_case(case).await;
@@ -150,20 +152,20 @@ async fn an_imported_file_behaves_as_the_original_does() {
 }
 
 #[test]
-fn what_cannot_behave_so_is_refused_by_name() {
+fn settings_without_an_equivalent_are_rejected_by_name() {
     let limit = "rate_limit: {unit: minute, requests_per_unit: 1}";
     for (descriptor, expected) in [
         (
             format!("{{key: a, value: 'x*', share_threshold: true, {limit}}}"),
-            "share_threshold: cannot be expressed",
+            "share_threshold: no equivalent",
         ),
-        (format!("{{key: a, quota_mode: true, {limit}}}"), "quota_mode: cannot be expressed"),
-        (format!("{{key: 'a*', {limit}}}"), "key: cannot be expressed"),
-        (format!("{{key: a, {limit}}}\n  - {{key: a, {limit}}}"), "key `a` is at line 3 already"),
+        (format!("{{key: a, quota_mode: true, {limit}}}"), "quota_mode: no equivalent"),
+        (format!("{{key: 'a*', {limit}}}"), "key: no equivalent"),
+        (format!("{{key: a, {limit}}}\n  - {{key: a, {limit}}}"), "duplicate key `a`; line 3 has it already"),
         ("{key: a, rate_limit: {unit: decade, requests_per_unit: 1}}".into(), "unit: expected one of"),
         (
             "{key: a, rate_limit: {unlimited: true, unit: day, requests_per_unit: 1}}".into(),
-            "cannot be combined with unlimited",
+            "are mutually exclusive",
         ),
     ] {
         let directory = tempfile::tempdir().unwrap();

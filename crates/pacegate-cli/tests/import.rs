@@ -1,4 +1,4 @@
-//! Other products' limit files: what comes out of them, and what is refused.
+//! Import of the rate limit files of other products: the results, and what is rejected.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -28,7 +28,7 @@ fn accept(product: &str, text: &str) -> (String, String) {
     (output, errors)
 }
 
-/// Imports a file from the data and compares everything with what is expected.
+/// Imports a file of tests/data and compares the result.
 fn golden(product: &str, notes: &[&str]) -> Config {
     let (code, output, errors) = run(&["import", product, &data(&format!("{product}.yaml"))]);
     assert_eq!(code, 0, "{errors}");
@@ -48,8 +48,8 @@ fn golden(product: &str, notes: &[&str]) -> Config {
 #[tokio::test]
 async fn envoy() {
     let notes = [
-        "note: line 10: descriptors[1]: has no rate_limit: whoever matches it is not limited",
-        "note: line 29: descriptors[4].detailed_metric: is about metrics and limits nothing; left out",
+        "note: line 10: descriptors[1]: has no rate_limit: requests that match it are unlimited",
+        "note: line 29: descriptors[4].detailed_metric: ignored: affects only metrics",
     ];
     let limiter = golden("envoy", &notes).limiter().unwrap();
     let cases: [(&[(&str, &str)], &str); 14] = [
@@ -90,12 +90,12 @@ async fn envoy() {
 #[tokio::test]
 async fn limitador() {
     let notes = [
-        "note: line 2: Limitador's windows begin with the first request in them; these begin at whole multiples of their length since 1970",
-        "note: line 25: [3].id: left out: a limit has one name here, and name is it",
-        "note: line 31: [4]: has keys without `descriptors[…]`, as Limitador wrote them before 2.0: they may come from any one descriptor of a request",
+        "note: line 2: Limitador's windows begin at the first request; Pacegate's begin at multiples of their length since 1970",
+        "note: line 25: [3].id: ignored: a limit has one name, which is `name`",
+        "note: line 31: [4]: has keys without `descriptors[…]` (the syntax before Limitador 2.0): they match in any one descriptor of a request",
     ];
     let limiter = golden("limitador", &notes).limiter().unwrap();
-    let ask = async |domain: &str, descriptors: &[&[(&str, &str)]]| {
+    let query = async |domain: &str, descriptors: &[&[(&str, &str)]]| {
         let descriptors: Vec<Descriptor<'_>> =
             descriptors.iter().map(|entries| Descriptor::new(entries.iter().copied())).collect();
         let decision = limiter.check_descriptors(domain, &descriptors).await.unwrap();
@@ -112,20 +112,20 @@ async fn limitador() {
     let toys = "toystore.example.com";
     let post = [("req.method", "POST"), ("req.path", "/toys/1"), ("tier", "free"), ("user_id", "u")];
     let all = named(&[("posts-per-user", 10), ("posts-per-user", 1000), ("everything", 5000)]);
-    assert_eq!(ask(toys, &[&post]).await, [all]);
+    assert_eq!(query(toys, &[&post]).await, [all]);
     let gold = [("user_id", "u"), ("tier", "gold"), ("req.path", "/toys/1"), ("req.method", "POST")];
-    assert_eq!(ask(toys, &[&gold]).await, [named(&[("posts-per-user", 1000), ("everything", 5000)])]);
+    assert_eq!(query(toys, &[&gold]).await, [named(&[("posts-per-user", 1000), ("everything", 5000)])]);
     assert_eq!(
-        ask(toys, &[&[("x", "y")], &post]).await,
+        query(toys, &[&[("x", "y")], &post]).await,
         [named(&[("everything", 5000)]), Vec::new()],
         "only the first descriptor"
     );
     let old = [("req.method", "GET"), ("user_id", "u"), ("app.id", "a")];
     let name = "req.method=GET by user_id, app.id";
-    assert_eq!(ask("old.example.com", &[&[("x", "y")], &old]).await, [Vec::new(), named(&[(name, 5)])]);
+    assert_eq!(query("old.example.com", &[&[("x", "y")], &old]).await, [Vec::new(), named(&[(name, 5)])]);
     let workload = [("source.workload", "w")];
     assert_eq!(
-        ask("mesh", &[&workload, &workload]).await,
+        query("mesh", &[&workload, &workload]).await,
         [Vec::new(), named(&[("by source.workload", 100)])]
     );
     let delete = Descriptor::new([("req.method", "DELETE")]);
@@ -139,7 +139,7 @@ fn envoy_file(descriptor: &str) -> String {
 }
 
 #[test]
-fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
+fn envoy_settings_without_an_equivalent_are_rejected_by_name_and_line() {
     let cases = [
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1}, cost: 5}",
@@ -157,31 +157,37 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
             "{key: a, rate_limit: {unit: unknown, requests_per_unit: 1}}",
             "descriptors[0].rate_limit.unit: expected one of",
         ),
-        ("{key: a, rate_limit: {requests_per_unit: 1}}", "descriptors[0].rate_limit.unit: is missing"),
-        ("{key: a, rate_limit: {unit: minute}}", "descriptors[0].rate_limit.requests_per_unit: is missing"),
+        (
+            "{key: a, rate_limit: {requests_per_unit: 1}}",
+            "descriptors[0].rate_limit.unit: required field is missing",
+        ),
+        (
+            "{key: a, rate_limit: {unit: minute}}",
+            "descriptors[0].rate_limit.requests_per_unit: required field is missing",
+        ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: -1}}",
-            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got -1",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got -1",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: ten}}",
-            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got \"ten\"",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got \"ten\"",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1.5}}",
-            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got 1.5",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got 1.5",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 2000000000}}",
-            "descriptors[0].rate_limit.requests_per_unit: cannot be expressed: ",
+            "descriptors[0].rate_limit.requests_per_unit: no equivalent: ",
         ),
         (
             "{key: a, rate_limit: {unlimited: true, unit: minute}}",
-            "descriptors[0].rate_limit.unit: cannot be combined with unlimited",
+            "descriptors[0].rate_limit.unit: `unit` and `unlimited` are mutually exclusive",
         ),
         (
             "{key: a, rate_limit: {unlimited: true, requests_per_unit: 1}}",
-            "descriptors[0].rate_limit.requests_per_unit: cannot be combined with unlimited",
+            "descriptors[0].rate_limit.requests_per_unit: `requests_per_unit` and `unlimited` are mutually exclusive",
         ),
         (
             "{key: a, rate_limit: {unlimited: sometimes}}",
@@ -190,20 +196,23 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
         ("{key: a, rate_limit: 5}", "descriptors[0].rate_limit: expected a map, got a whole number"),
         (
             "{key: a, share_threshold: true, value: 'x*', rate_limit: {unit: minute, requests_per_unit: 1}}",
-            "descriptors[0].share_threshold: cannot be expressed: ",
+            "descriptors[0].share_threshold: no equivalent: ",
         ),
         (
             "{key: a, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}",
-            "descriptors[0].quota_mode: cannot be expressed: ",
+            "descriptors[0].quota_mode: no equivalent: ",
         ),
-        ("{value: a, rate_limit: {unit: minute, requests_per_unit: 1}}", "descriptors[0].key: is missing"),
+        (
+            "{value: a, rate_limit: {unit: minute, requests_per_unit: 1}}",
+            "descriptors[0].key: required field is missing",
+        ),
         (
             "{key: '', rate_limit: {unit: minute, requests_per_unit: 1}}",
             "descriptors[0].key: must not be empty",
         ),
         (
             "{key: 'a*', rate_limit: {unit: minute, requests_per_unit: 1}}",
-            "descriptors[0].key: cannot be expressed: a `*` can be in a value, not in a key",
+            "descriptors[0].key: no equivalent: a `*` can be in a value, not in a key",
         ),
         (
             "{key: a, value: [1], rate_limit: {unit: minute, requests_per_unit: 1}}",
@@ -242,40 +251,37 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
 }
 
 #[test]
-fn every_problem_of_an_envoy_file_is_listed() {
+fn every_error_of_an_envoy_file_is_listed() {
     let text = "domian: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: minuet, requests_per_unit: x}\n  - key: a\n    colour: red\n";
     let (code, _, errors) = import("envoy", text);
     assert_eq!(code, 2);
-    assert!(
-        errors.starts_with("error: ") && errors.contains("limits.yaml cannot be imported: 6 problems\n"),
-        "{errors}"
-    );
+    assert!(errors.starts_with("error: ") && errors.contains("limits.yaml: 6 errors\n"), "{errors}");
     for line in [
-        "line 1: domain: is missing",
+        "line 1: domain: required field is missing",
         "line 1: domian: unknown field; expected one of domain, descriptors",
         "line 4: descriptors[0].rate_limit.unit: expected one of",
-        "line 4: descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got \"x\"",
+        "line 4: descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got \"x\"",
         "line 6: descriptors[1].colour: unknown field",
-        "line 5: descriptors[1]: key `a` is at line 3 already",
+        "line 5: descriptors[1]: duplicate key `a`; line 3 has it already",
     ] {
         assert!(errors.lines().any(|found| found.starts_with(line)), "{line}\n{errors}");
     }
 }
 
 #[test]
-fn the_same_path_twice_is_refused_and_the_same_key_elsewhere_is_not() {
+fn duplicate_path_is_rejected_but_not_the_same_key_in_another_path() {
     let twice = "domain: d\ndescriptors:\n  - key: a\n    value: x\n    descriptors:\n      - {key: b}\n      - {key: b}\n  - {key: a, value: x}\n";
     let (code, _, errors) = import("envoy", twice);
     assert_eq!(code, 2);
     assert!(
-        errors.contains("line 7: descriptors[0].descriptors[1]: key `b` is at line 6 already"),
+        errors.contains("line 7: descriptors[0].descriptors[1]: duplicate key `b`; line 6 has it already"),
         "{errors}"
     );
     assert!(
-        errors.contains("line 8: descriptors[1]: key `a` with value `x` is at line 3 already"),
+        errors.contains("line 8: descriptors[1]: duplicate key `a` with value `x`; line 3 has it already"),
         "{errors}"
     );
-    assert!(errors.contains("2 problems"), "{errors}");
+    assert!(errors.contains("2 errors"), "{errors}");
     accept(
         "envoy",
         "domain: d\ndescriptors: [{key: a}, {key: a, value: x}, {key: b, descriptors: [{key: a}]}]\n",
@@ -290,7 +296,7 @@ fn the_same_path_twice_is_refused_and_the_same_key_elsewhere_is_not() {
 }
 
 #[test]
-fn odd_envoy_files_that_mean_something_are_taken() {
+fn unusual_envoy_files_are_accepted() {
     let cases = [
         (
             "{key: a, value: '', rate_limit: {unit: SECOND, requests_per_unit: 1}}",
@@ -329,18 +335,18 @@ fn odd_envoy_files_that_mean_something_are_taken() {
     let (_, notes) = accept("envoy", &envoy_file("{key: a, value: '/a/*/b', shadow_mode: true}"));
     assert!(
         notes.contains(
-            "line 3: descriptors[0].value: a `*` before the end stands for any run of characters here"
+            "line 3: descriptors[0].value: a `*` before the end matches any characters in Pacegate"
         ),
         "{notes}"
     );
     assert!(
-        notes.contains("line 3: descriptors[0].shadow_mode: has no effect without a rate_limit; left out"),
+        notes.contains("line 3: descriptors[0].shadow_mode: ignored: has no effect without a rate_limit"),
         "{notes}"
     );
 }
 
 #[test]
-fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
+fn limitador_settings_without_an_equivalent_are_rejected_by_name_and_line() {
     let limit = |rest: &str| format!("- namespace: n\n  max_value: 1\n  seconds: 60\n  {rest}\n");
     let condition = |cel: &str| limit(&format!("conditions: [{cel:?}]"));
     let cases = [
@@ -352,52 +358,49 @@ fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
         (limit("conditions: [[a]]"), "line 4: [0].conditions[0]: expected text, got a list"),
         (
             condition("descriptors[0].a.matches('b')"),
-            "line 4: [0].conditions[0]: `descriptors[0].a.matches('b')` cannot be expressed: known are ",
+            "line 4: [0].conditions[0]: `descriptors[0].a.matches('b')` has no equivalent: known are ",
         ),
         (
             condition("descriptors[0].a == 'b' || true"),
-            "line 4: [0].conditions[0]: `descriptors[0].a == 'b' || true` cannot be expressed: ",
+            "line 4: [0].conditions[0]: `descriptors[0].a == 'b' || true` has no equivalent: ",
         ),
         (
             condition("descriptors[0].a == 5"),
-            "line 4: [0].conditions[0]: `descriptors[0].a == 5` cannot be expressed: a key can be compared with text in quotes alone",
+            "line 4: [0].conditions[0]: `descriptors[0].a == 5` has no equivalent: a key can be compared with text in quotes alone",
         ),
         (
             condition("limit.name == 'b'"),
-            "line 4: [0].conditions[0]: `limit.name == 'b'` cannot be expressed: `limit.name` is not a key of a descriptor",
+            "line 4: [0].conditions[0]: `limit.name == 'b'` has no equivalent: `limit.name` is not a key of a descriptor",
         ),
         (
             limit("variables: [\"size(descriptors)\"]"),
-            "line 4: [0].variables[0]: `size(descriptors)` cannot be expressed: ",
+            "line 4: [0].variables[0]: `size(descriptors)` has no equivalent: ",
         ),
         (
             limit("variables: [\"descriptors[0].a.b\"]"),
-            "line 4: [0].variables[0]: `descriptors[0].a.b` cannot be expressed: only a key can be counted by",
+            "line 4: [0].variables[0]: `descriptors[0].a.b` has no equivalent: only a key can be counted by",
         ),
         (
             limit("variables: [\"descriptors[0].a\", \"descriptors[1].b\"]"),
-            "line 1: [0]: cannot be expressed: the conditions and variables of one limit must be about one descriptor",
+            "line 1: [0]: no equivalent: the conditions and variables of one limit must be about one descriptor",
         ),
         (limit("name: \"a\\\\b\""), "line 1: [0]: name: must be 1 to 128 printable ASCII characters"),
-        ("- {namespace: n, max_value: 1}".into(), "line 1: [0].seconds: is missing"),
-        ("- {max_value: 1, seconds: 1}".into(), "line 1: [0].namespace: is missing"),
+        ("- {namespace: n, max_value: 1}".into(), "line 1: [0].seconds: required field is missing"),
+        ("- {max_value: 1, seconds: 1}".into(), "line 1: [0].namespace: required field is missing"),
         (
             "- {namespace: n, max_value: -1, seconds: 1}".into(),
-            "line 1: [0].max_value: expected a whole number from 0, got -1",
+            "line 1: [0].max_value: expected a whole number of at least 0, got -1",
         ),
         (
             "- {namespace: n, max_value: many, seconds: 1}".into(),
-            "line 1: [0].max_value: expected a whole number from 0, got \"many\"",
+            "line 1: [0].max_value: expected a whole number of at least 0, got \"many\"",
         ),
-        ("- {namespace: n, max_value: 1, seconds: 0}".into(), "line 1: [0].seconds: cannot be expressed: "),
-        ("- {namespace: n, max_value: 0, seconds: 0}".into(), "line 1: [0].seconds: cannot be expressed: "),
-        (
-            "- {namespace: n, max_value: 1, seconds: 99999999}".into(),
-            "line 1: [0].seconds: cannot be expressed: ",
-        ),
+        ("- {namespace: n, max_value: 1, seconds: 0}".into(), "line 1: [0].seconds: no equivalent: "),
+        ("- {namespace: n, max_value: 0, seconds: 0}".into(), "line 1: [0].seconds: no equivalent: "),
+        ("- {namespace: n, max_value: 1, seconds: 99999999}".into(), "line 1: [0].seconds: no equivalent: "),
         (
             "- {namespace: n, max_value: 9999999999, seconds: 1}".into(),
-            "line 1: [0].max_value: cannot be expressed: ",
+            "line 1: [0].max_value: no equivalent: ",
         ),
         (
             "- {namespace: '', max_value: 1, seconds: 1}".into(),
@@ -407,7 +410,7 @@ fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
         ("- 5".into(), "line 1: [0]: expected a map, got a whole number"),
         (
             "- {namespace: n, max_value: 1, seconds: 1}\n- {namespace: n, max_value: 2, seconds: 1}\n".into(),
-            "line 2: [1]: limits the same as line 1",
+            "line 2: [1]: duplicate of line 1",
         ),
     ];
     for (text, expected) in cases {
@@ -418,12 +421,12 @@ fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
 }
 
 #[test]
-fn files_that_are_none_are_refused() {
+fn invalid_files_are_rejected() {
     for product in ["envoy", "limitador"] {
         for (text, expected) in [
-            ("", "line 1: there is nothing in it"),
-            ("# nothing\n", "there is nothing in it"),
-            ("{}", "line 1: there is nothing in it"),
+            ("", "line 1: the file is empty"),
+            ("# nothing\n", "the file is empty"),
+            ("{}", "line 1: the file is empty"),
             ("domain: [1\ndescriptors: {", "line "),
             ("a: 1\n b: 2\n", "line 2: "),
             ("domain: d\ndomain: e\n", "line 2: "),
@@ -445,7 +448,7 @@ fn files_that_are_none_are_refused() {
 }
 
 #[test]
-fn the_examples_in_the_documentation_are_true() {
+fn documented_examples_are_correct() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/importing.md");
     let text = std::fs::read_to_string(path).unwrap();
     let blocks: Vec<&str> =

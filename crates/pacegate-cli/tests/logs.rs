@@ -1,4 +1,4 @@
-//! The log: who was denied by what, in lines that machines can read and nobody can forge, and not more of them than the disk can bear.
+//! The log: denials as machine-readable lines that callers cannot forge, at a bounded rate.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ default_limit: none
 rules: [{name: few, dimension: user, algorithm: fixed_window, limit: 2, window: 1d}]
 ";
 
-/// A service whose log is kept.
+/// A service that logs to a file.
 struct Logged {
     process: Child,
     url: String,
@@ -40,7 +40,7 @@ impl Logged {
         Self { url: url.trim_start_matches("http://").to_owned(), process, directory }
     }
 
-    /// Sends a request with these headers, each with its line's end.
+    /// Sends a request with these headers, each of which ends with a line break.
     fn send(&self, request: &str, headers: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.url).unwrap();
         let length = body.len();
@@ -57,7 +57,7 @@ impl Logged {
         self.send("POST /v1/rate-limit/check", headers, &body)
     }
 
-    /// Everything that was logged, after a stop that lets nothing be lost.
+    /// Stops the service and returns the whole log.
     fn stop(mut self) -> String {
         signal(&self.process, "TERM");
         self.process.wait().unwrap();
@@ -72,7 +72,7 @@ impl Drop for Logged {
     }
 }
 
-/// The lines about decisions, as JSON.
+/// The log lines of decisions, as JSON.
 fn decisions(log: &str) -> Vec<Value> {
     let lines =
         log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("{line}")));
@@ -80,7 +80,7 @@ fn decisions(log: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_denial_has_a_line_with_all_that_matters() {
+fn denial_is_logged_with_its_fields() {
     let service = Logged::start("log: {format: json}");
     for _ in 0..2 {
         service.check("alice", "");
@@ -88,7 +88,7 @@ fn a_denial_has_a_line_with_all_that_matters() {
     service.check("alice", "x-request-id: from-the-caller\r\n");
     let log = service.stop();
     let lines = decisions(&log);
-    assert_eq!(lines.len(), 1, "what passes has none unless it is asked for\n{log}");
+    assert_eq!(lines.len(), 1, "allowed checks are not logged by default\n{log}");
     let line = &lines[0];
     assert_eq!(line["message"], "denied");
     assert_eq!(line["request_id"], "from-the-caller");
@@ -120,7 +120,7 @@ fn state_change_line_names_key_and_request() {
 }
 
 #[test]
-fn keys_can_be_plain_and_all_decisions_or_none_logged() {
+fn log_settings_select_decisions_and_plain_keys() {
     let service = Logged::start("log: {format: json, keys: plain, decisions: all}");
     for _ in 0..3 {
         service.check("bob \\\" ünï", "");
@@ -137,19 +137,19 @@ fn keys_can_be_plain_and_all_decisions_or_none_logged() {
 }
 
 #[test]
-fn an_attack_does_not_fill_the_disk() {
+fn attack_does_not_fill_the_disk() {
     let service = Logged::start("log: {format: json, lines_per_second: 3}");
     for _ in 0..200 {
         service.check("mallory", "");
     }
     let log = service.stop();
     let lines = decisions(&log);
-    // They come within a few seconds, three lines in each.
+    // They arrive within a few seconds, with three lines in each.
     assert!((3..100).contains(&lines.len()), "{}", lines.len());
     assert!(lines.len() <= 3 * seconds(&lines), "{log}");
 }
 
-/// How many different seconds the lines are of.
+/// Number of different seconds of the lines.
 fn seconds(lines: &[Value]) -> usize {
     let mut seconds: Vec<&str> =
         lines.iter().map(|line| &line["timestamp"].as_str().unwrap()[..19]).collect();
@@ -157,9 +157,9 @@ fn seconds(lines: &[Value]) -> usize {
     seconds.len()
 }
 
-/// Some characters outside ASCII steer terminals too, or turn a line around.
+/// Some characters outside ASCII control terminals too, or reverse the text direction.
 #[test]
-fn what_callers_send_stays_text() {
+fn text_of_callers_is_escaped() {
     for format in ["json", "pretty"] {
         let service = Logged::start(&format!("log: {{format: {format}, keys: plain}}"));
         for _ in 0..3 {
@@ -173,22 +173,18 @@ fn what_callers_send_stays_text() {
         };
         assert!(!log.contains(steers), "{}", log.escape_debug());
         if format == "json" {
-            assert_eq!(
-                decisions(&log)[0]["key"],
-                "user:eve\u{202e}ve",
-                "and is the same for whoever reads it"
-            );
+            assert_eq!(decisions(&log)[0]["key"], "user:eve\u{202e}ve", "the parsed value is unchanged");
         }
     }
 }
 
-/// An error of a server that somebody else runs may hold anything.
+/// Errors of other servers can contain any text.
 #[test]
-fn nobody_writes_a_line_but_the_service() {
+fn other_servers_cannot_forge_log_lines() {
     for format in ["pretty", "json"] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // A Redis that answers everything with an error full of control characters.
+        // A Redis that responds to everything with an error full of control characters.
         let forger = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let _ = stream.read(&mut [0; 1024]);
@@ -215,7 +211,7 @@ fn nobody_writes_a_line_but_the_service() {
         let mut line = Vec::new();
         while !line.windows(6).any(|part| part == b"FORGED") {
             line.clear();
-            assert_ne!(errors.read_until(b'\n', &mut line).unwrap(), 0, "the error is never told");
+            assert_ne!(errors.read_until(b'\n', &mut line).unwrap(), 0, "the error is not logged");
         }
         process.kill().unwrap();
         process.wait().unwrap();

@@ -1,4 +1,5 @@
-//! Changes through the service: in force here at once and elsewhere soon, kept through kills, and never half of one.
+//! Changes through the service: in force at once on one node and soon on the others, durable
+//! through kills, and atomic.
 
 #![allow(
     clippy::unwrap_used,
@@ -34,18 +35,18 @@ fn limit_at(service: &Service) -> Value {
     service.ask("POST", "/v1/rate-limit/check", &body).unwrap().1["limit"].clone()
 }
 
-/// Waits until `reached` holds; says how long that took.
+/// Waits until `reached` holds. Returns the time that took.
 fn wait_until(reached: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     while !reached() {
         assert!(start.elapsed() < Duration::from_secs(10), "not within ten seconds");
-        // Whoever is waited for needs the processor too.
+        // Leave the processor to the service.
         std::thread::sleep(Duration::from_millis(5));
     }
     start.elapsed()
 }
 
-/// Held by the tests that measure: they would measure each other.
+/// Held by the tests that measure time, so that they run one after the other.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -57,19 +58,19 @@ fn changes_propagate(name: &str, catalog: &str) {
     let _alone = alone();
     let start = || Service::start(&["--catalog", catalog], &[KEY]);
     let (here, there) = (start(), start());
-    let (status, made) = here.ask("POST", "/api/v1/rules", &rule(1_000_000)).unwrap();
-    assert_eq!(status, 201, "{made}");
-    let path = format!("/api/v1/rules/{}", made["rule_id"].as_str().unwrap());
+    let (status, created) = here.ask("POST", "/api/v1/rules", &rule(1_000_000)).unwrap();
+    assert_eq!(status, 201, "{created}");
+    let path = format!("/api/v1/rules/{}", created["rule_id"].as_str().unwrap());
     let mut delays = Vec::new();
     for limit in 1..=effort(15, 200) {
         let limit = 1_000_000 + limit;
         let (status, _) = here.ask("PUT", &path, &rule(limit)).unwrap();
         assert_eq!(status, 200);
-        assert_eq!(limit_at(&here), limit, "in force at once where it was made");
+        assert_eq!(limit_at(&here), limit, "in force at once on the node that made the change");
         delays.push(wait_until(|| limit_at(&there) == limit));
     }
     let tier = json!({"tier": "premium", "custom_limits": {"per-user": {"limit": 77_777}}}).to_string();
-    // So that the other node has looked the user up before.
+    // The other node has cached the user before the change.
     assert_ne!(limit_at(&there), 77_777);
     assert_eq!(here.ask("PUT", "/api/v1/users/u1/tier", &tier).unwrap().0, 200);
     assert_eq!(limit_at(&here), 77_777, "users too");
@@ -110,7 +111,7 @@ fn changes_propagate_on_postgres() {
     changes_propagate("postgresql", &database.url());
 }
 
-/// Kills the service while four clients change rules, and looks what is left.
+/// Kills the service while four clients change rules, and checks what is stored.
 fn kills_lose_nothing(name: &str, catalog: &str) {
     let _alone = alone();
     let seed = fastrand::u64(..);
@@ -131,8 +132,8 @@ fn kills_lose_nothing(name: &str, catalog: &str) {
                         let number = numbers.fetch_add(1, Ordering::Relaxed);
                         let body = json!({"name": format!("rule-{number}"), "dimension": "user", "algorithm": "gcra", "limit": 5, "window_seconds": 60});
                         match process::ask(&url, "POST", "/api/v1/rules", &body.to_string()) {
-                            Ok((201, made)) => {
-                                let id = made["rule_id"].as_str().unwrap().to_owned();
+                            Ok((201, created)) => {
+                                let id = created["rule_id"].as_str().unwrap().to_owned();
                                 acknowledged.lock().unwrap().insert(id);
                             }
                             Ok((status, body)) => panic!("{status} {body}"),
@@ -141,7 +142,7 @@ fn kills_lose_nothing(name: &str, catalog: &str) {
                     }
                 });
             }
-            // The kill is to hit changes under way, not the start.
+            // Kill during changes, not during the start.
             let before = acknowledged.lock().unwrap().len();
             wait_until(|| acknowledged.lock().unwrap().len() > before);
             std::thread::sleep(pause);
@@ -152,7 +153,7 @@ fn kills_lose_nothing(name: &str, catalog: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let catalog = Catalog::open(catalog).await.unwrap();
-        let kept: HashSet<String> =
+        let stored: HashSet<String> =
             catalog.rules().await.unwrap().rules.into_iter().map(|stored| stored.rule_id).collect();
         let mut audited = HashSet::new();
         let mut after = None;
@@ -163,15 +164,15 @@ fn kills_lose_nothing(name: &str, catalog: &str) {
             audited.extend(page.into_iter().filter(|record| record.action == "rule.create").map(|record| record.subject));
         }
         let acknowledged = acknowledged.into_inner().unwrap();
-        let lost = acknowledged.difference(&kept).count();
-        let unaudited = kept.difference(&audited).count();
-        let phantom = audited.difference(&kept).count();
+        let lost = acknowledged.difference(&stored).count();
+        let unaudited = stored.difference(&audited).count();
+        let phantom = audited.difference(&stored).count();
         println!(
-            "PASS kills-{name} kills={kills} acknowledged={} kept={} lost={lost} unaudited={unaudited} audited_but_absent={phantom} seed={seed}",
+            "PASS kills-{name} kills={kills} acknowledged={} stored={} lost={lost} unaudited={unaudited} audited_but_absent={phantom} seed={seed}",
             acknowledged.len(),
-            kept.len()
+            stored.len()
         );
-        assert!(acknowledged.len() >= kills, "the clients hardly got anything done");
+        assert!(acknowledged.len() >= kills, "the clients made too few changes");
         assert_eq!((lost, unaudited, phantom), (0, 0, 0));
         assert_eq!(catalog.audit_verify(None).await.unwrap().problems, []);
     });
@@ -196,29 +197,29 @@ fn kills_lose_nothing_on_postgres() {
 }
 
 #[test]
-fn a_lost_catalog_refuses_changes_and_keeps_checking() {
+fn changes_are_rejected_and_checks_continue_without_the_catalog() {
     let mut database = Postgres::start();
     let service = Service::start(&["--catalog", &database.url()], &[KEY]);
-    let (status, made) = service.ask("POST", "/api/v1/rules", &rule(1_000)).unwrap();
-    assert_eq!(status, 201, "{made}");
+    let (status, created) = service.ask("POST", "/api/v1/rules", &rule(1_000)).unwrap();
+    assert_eq!(status, 201, "{created}");
     database.kill();
     for _ in 0..20 {
-        assert_eq!(limit_at(&service), 1_000, "checks go on by the rules known last");
+        assert_eq!(limit_at(&service), 1_000, "checks continue with the last known rules");
     }
-    let path = format!("/api/v1/rules/{}", made["rule_id"].as_str().unwrap());
-    let (status, answer) = service.ask("PUT", &path, &rule(5)).unwrap();
-    assert_eq!((status, &answer["error"]["code"]), (503, &json!("SERVICE_UNAVAILABLE")), "{answer}");
+    let path = format!("/api/v1/rules/{}", created["rule_id"].as_str().unwrap());
+    let (status, response) = service.ask("PUT", &path, &rule(5)).unwrap();
+    assert_eq!((status, &response["error"]["code"]), (503, &json!("SERVICE_UNAVAILABLE")), "{response}");
     assert_eq!(service.ask("GET", "/readyz", "").unwrap().0, 503);
     assert_eq!(service.ask("GET", "/healthz", "").unwrap().0, 200);
     database.restart();
     wait_until(|| service.ask("GET", "/readyz", "").unwrap().0 == 200);
-    assert_eq!(limit_at(&service), 1_000, "nothing was half-applied");
+    assert_eq!(limit_at(&service), 1_000, "the change was not applied");
     assert_eq!(service.ask("PUT", &path, &rule(5)).unwrap().0, 200);
     assert_eq!(limit_at(&service), 5);
 }
 
 #[test]
-fn the_file_is_followed_and_a_bad_one_is_refused() {
+fn file_is_reloaded_and_an_invalid_one_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let yaml = |limit: u32| {
         format!(
@@ -234,7 +235,7 @@ fn the_file_is_followed_and_a_bad_one_is_refused() {
         directory.path(),
         "rules:\n  - {name: a, dimension: user, algorithm: nonsense, limit: 5, window: 1h}\n",
     );
-    // A good one after the bad one shows that the bad one was seen and left out.
+    // A valid file after the invalid one shows that the invalid one was rejected.
     let (status, list) = service.ask("GET", "/api/v1/rules", "").unwrap();
     assert_eq!((status, &list["rules"][0]["limit"]), (200, &json!(20)));
     std::fs::write(directory.path().join("next.yaml"), yaml(30)).unwrap();
@@ -245,11 +246,11 @@ fn the_file_is_followed_and_a_bad_one_is_refused() {
     assert_eq!(list["rules"][0]["source"], "file");
     assert!(id.starts_with("file-"));
     let (status, _) = service.ask("DELETE", &format!("/api/v1/rules/{id}"), "").unwrap();
-    assert_eq!(status, 409, "rules of the file are changed in the file");
+    assert_eq!(status, 409, "rules of the file can only be changed in the file");
 }
 
 #[test]
-fn the_admin_key_is_made_once() {
+fn admin_key_is_created_once() {
     use std::io::BufRead;
 
     let directory = tempfile::tempdir().unwrap();
@@ -263,10 +264,13 @@ fn the_admin_key_is_made_once() {
     assert!(first.post("/v1/rate-limit/reset", &key, &body).starts_with("HTTP/1.1 200"));
     first.kill();
     let mut second = Service::start(&["--catalog", &catalog], &[]);
-    assert!(second.post("/v1/rate-limit/reset", &key, &body).starts_with("HTTP/1.1 200"), "it is kept");
+    assert!(
+        second.post("/v1/rate-limit/reset", &key, &body).starts_with("HTTP/1.1 200"),
+        "the key is stored"
+    );
     assert!(second.post("/v1/rate-limit/reset", "pgk_wrong", &body).starts_with("HTTP/1.1 401"));
     second.terminate();
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut second.output, &mut rest).unwrap();
-    assert!(!rest.contains("pgk_"), "it is shown once: {rest}");
+    assert!(!rest.contains("pgk_"), "the key is shown only once: {rest}");
 }

@@ -1,4 +1,4 @@
-//! What the service measures: every metric changes when it should, and none tells who was there.
+//! The metrics of the service: every one changes when it should, and none reveals identities.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ fn check(service: &Service, body: &str) -> u16 {
     service.ask("POST", "/v1/rate-limit/check", body).unwrap().0
 }
 
-/// Whoever asks for one user, so often.
+/// Sends `count` checks for one user.
 fn checks(service: &Service, user: &str, count: usize) {
     for _ in 0..count {
         check(service, &format!(r#"{{"user_id": "{user}", "endpoint": "/"}}"#));
@@ -41,7 +41,7 @@ fn checks(service: &Service, user: &str, count: usize) {
 }
 
 #[test]
-fn decisions_are_counted_by_the_rule_that_binds() {
+fn decisions_are_counted_by_the_binding_rule() {
     let (service, _directory) = start(RULES, &[]);
     let before = scrape(&service.url);
     assert_eq!(before.get("pacegate_allowed", &[]), None);
@@ -72,7 +72,7 @@ fn decisions_are_counted_by_the_rule_that_binds() {
         12.0,
         "eleven checks and a scrape"
     );
-    assert!(after.get("pacegate_log_dropped", &[]).unwrap() > 0.0, "one row a second is kept");
+    assert!(after.get("pacegate_log_dropped", &[]).unwrap() > 0.0, "one row per second is stored");
     assert_eq!(after.get("pacegate_rules", &[]), Some(2.0));
     assert_eq!(after.get("pacegate_catalog_up", &[]), Some(1.0));
     assert_eq!(after.get("pacegate_connections", &[("protocol", "http")]), Some(1.0), "this one");
@@ -80,7 +80,7 @@ fn decisions_are_counted_by_the_rule_that_binds() {
     assert!(cpu(&after) >= cpu(&before) && cpu(&after) > 0.0);
     assert!(after.get("process_resident_memory_bytes", &[]).unwrap() > 1e6);
     assert!(after.get("process_open_fds", &[]).unwrap() > 3.0);
-    // Whatever became of a repetition, it took nothing.
+    // A replay is not charged.
     let repeated = r#"{"user_id": "u3", "endpoint": "/", "idempotency_key": "k"}"#;
     check(&service, repeated);
     check(&service, repeated);
@@ -88,7 +88,7 @@ fn decisions_are_counted_by_the_rule_that_binds() {
 }
 
 #[test]
-fn a_wrong_clock_lines_that_are_too_many_and_grpc_are_counted() {
+fn clock_skew_suppressed_lines_and_grpc_are_counted() {
     let (service, _directory) = start(RULES, &[]);
     check(&service, r#"{"user_id": "u1", "endpoint": "/", "timestamp": 1000}"#);
     checks(&service, "u1", 60);
@@ -114,7 +114,7 @@ fn a_wrong_clock_lines_that_are_too_many_and_grpc_are_counted() {
 }
 
 #[test]
-fn redis_is_measured_and_its_loss_is_seen() {
+fn redis_metrics_show_an_outage() {
     let mut redis = RedisServer::start();
     let (service, _directory) = start(
         "failure: {mode: closed, timeout: 1s}\nrules: [{name: few, dimension: user, algorithm: fixed_window, limit: 10, window: 1d}]",
@@ -152,7 +152,7 @@ fn redis_is_measured_and_its_loss_is_seen() {
 }
 
 #[test]
-fn another_primary_and_a_script_that_is_gone_are_seen() {
+fn failover_and_lost_script_are_counted() {
     let mut redis = RedisSentinels::start(2, 3);
     let rules = "failure: {timeout: 5s}\nrules: [{name: many, dimension: user, algorithm: fixed_window, limit: 1000000, window: 1d}]";
     let (service, _directory) = start(rules, &["--store", &redis.url()]);
@@ -186,7 +186,7 @@ fn another_primary_and_a_script_that_is_gone_are_seen() {
 }
 
 #[test]
-fn what_waits_is_seen() {
+fn waiting_checks_are_measured() {
     let redis = RedisServer::start();
     let rules = "
 failure: {mode: closed, timeout: 5s}
@@ -201,7 +201,7 @@ rules: [{name: one, dimension: user, algorithm: fixed_window, limit: 1, window: 
     redis.freeze();
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            // Of a user whose connection is there already.
+            // A user with an open connection.
             scope.spawn(|| checks(&service, "u1", 1));
         }
         until(&service.url, "checks wait for the store", |scrape| {
@@ -209,20 +209,20 @@ rules: [{name: one, dimension: user, algorithm: fixed_window, limit: 1, window: 
         });
         redis.thaw();
     });
-    until(&service.url, "nothing waits any more", |scrape| {
+    until(&service.url, "no check is waiting", |scrape| {
         scrape.get("pacegate_queue_depth", &[("queue", "store:default")]) == Some(0.0)
             && scrape.get("pacegate_queue_depth", &[("queue", "decision_log")]) == Some(0.0)
     });
 }
 
-/// A catalog that hangs is seen, and the other figures come all the same.
+/// A catalog that hangs is reported, and does not block other metrics.
 #[test]
-fn a_catalog_that_does_not_answer_is_seen() {
+fn unresponsive_catalog_is_reported() {
     let postgres = Postgres::start();
     let (service, _directory) = start(RULES, &["--catalog", &postgres.url()]);
     assert_eq!(scrape(&service.url).get("pacegate_catalog_up", &[]), Some(1.0));
     postgres.freeze();
-    // What was found out a moment ago is believed for a second.
+    // The last result is cached for a second.
     until(&service.url, "the catalog hangs", |scrape| scrape.get("pacegate_catalog_up", &[]) == Some(0.0));
     let frozen = scrape(&service.url);
     assert_eq!(frozen.get("pacegate_store_up", &[]), Some(1.0));
@@ -235,7 +235,7 @@ fn databases_are_measured() {
     let (mariadb, postgres) = (MariaDb::start(), Postgres::start());
     for url in [mariadb.url(), postgres.url()] {
         let (service, _directory) = start(
-            // However slow the machine is: what takes longer is no round trip.
+            // Even on a slow machine, a round trip is shorter than this.
             "failure: {timeout: 5s}\nrules: [{name: few, dimension: user, algorithm: fixed_window, limit: 10, window: 1d}]",
             &["--store", &url],
         );
@@ -250,7 +250,7 @@ fn databases_are_measured() {
     }
 }
 
-/// What callers send never becomes a label, however much of it there is.
+/// Values from callers never become labels.
 #[test]
 fn labels_are_bounded_whatever_clients_send() {
     let (service, _directory) = start(RULES, &[]);
@@ -289,9 +289,9 @@ fn labels_are_bounded_whatever_clients_send() {
     }
 }
 
-/// While a store is away and limits are counted in the process, both verdicts have the same reason.
+/// While limits fall back to local counters, both decisions have the same reason.
 #[test]
-fn the_local_fallback_is_seen() {
+fn local_fallback_is_counted() {
     let mut redis = RedisServer::start();
     let rules = "failure: {mode: local}\nrules: [{name: few, dimension: user, algorithm: fixed_window, limit: 2, window: 1d}]";
     let (service, _directory) = start(rules, &["--store", &format!("redis://{}", redis.address())]);
@@ -302,9 +302,9 @@ fn the_local_fallback_is_seen() {
     assert_eq!((of("pacegate_allowed"), of("pacegate_blocked")), (Some(2.0), Some(4.0)), "{}", scrape.text);
 }
 
-/// One decision about many checks is one.
+/// A batch with one decision counts as one.
 #[test]
-fn a_batch_that_is_decided_as_one_is_counted_as_one() {
+fn atomic_batch_counts_as_one_decision() {
     let (service, _directory) = start(RULES, &[]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let grpc = format!("http://{}", service.grpc);
@@ -333,9 +333,9 @@ fn metrics_can_be_switched_off() {
     assert!(get(&service.url, "/metrics").starts_with("HTTP/1.1 404"));
 }
 
-/// The guide lists what there is, and there is what the guide lists.
+/// The guide and the service have the same metrics.
 #[test]
-fn the_operating_guide_lists_every_metric() {
+fn operating_guide_lists_every_metric() {
     let guide =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md")).unwrap();
     let listed: BTreeSet<String> = guide

@@ -31,8 +31,8 @@ fn get(proxy: &Proxy, path: &str) -> Request<Full<Bytes>> {
     Request::get(format!("{}{path}", proxy.url)).body(Full::default()).unwrap()
 }
 
-/// The whole answer.
-async fn ask(request: Request<Full<Bytes>>) -> (StatusCode, HeaderMap, String) {
+/// Sends a request and returns the whole response.
+async fn send(request: Request<Full<Bytes>>) -> (StatusCode, HeaderMap, String) {
     let response = client(false).request(request).await.unwrap();
     let (parts, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
@@ -44,38 +44,38 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_rule_allows_is_passed_on_and_the_rest_is_refused() {
+async fn allowed_requests_are_forwarded_and_denied_ones_get_429() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, THREE, &[]);
     for remaining in ["2", "1", "0"] {
-        let (status, headers, body) = ask(get(&proxy, "/a?b=c")).await;
+        let (status, headers, body) = send(get(&proxy, "/a?b=c")).await;
         assert_eq!((status, body.as_str()), (StatusCode::OK, "hello"));
         assert_eq!(text(&headers, "x-ratelimit-limit"), "3");
         assert_eq!(text(&headers, "x-ratelimit-remaining"), remaining);
         assert!(text(&headers, "ratelimit").contains(&format!("r={remaining}")), "{headers:?}");
         assert_eq!(text(&headers, "x-upstream"), "yes");
     }
-    let (status, headers, body) = ask(get(&proxy, "/a")).await;
+    let (status, headers, body) = send(get(&proxy, "/a")).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
     assert!((1..=3_600).contains(&text(&headers, "retry-after").parse::<u32>().unwrap()));
     assert_eq!(text(&headers, "x-ratelimit-remaining"), "0");
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((&body["error"]["code"], &body["rule"]), (&"RATE_LIMITED".into(), &"per-address".into()));
     let seen = upstream.seen();
-    assert_eq!(seen.len(), 3, "a refused request does not reach the upstream");
+    assert_eq!(seen.len(), 3, "a denied request does not reach the upstream");
     assert_eq!(seen[0].uri, "/a?b=c");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_are_answered_on_an_address_of_their_own() {
+async fn admin_address_serves_health_and_metrics() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, THREE, &["--admin", "127.0.0.1:0"]);
     for _ in 0..5 {
-        ask(get(&proxy, "/orders")).await;
+        send(get(&proxy, "/orders")).await;
     }
     let admin = proxy.admin.clone().unwrap();
     let look =
-        async |path: &str| ask(Request::get(format!("{admin}{path}")).body(Full::default()).unwrap()).await;
+        async |path: &str| send(Request::get(format!("{admin}{path}")).body(Full::default()).unwrap()).await;
     for path in ["/healthz", "/readyz"] {
         assert_eq!(look(path).await.0, StatusCode::OK, "{path}");
     }
@@ -95,11 +95,11 @@ async fn operators_are_answered_on_an_address_of_their_own() {
         assert_eq!(look(path).await.0, StatusCode::NOT_FOUND, "{path} is the service's");
     }
     let check = Request::post(format!("{admin}/v1/rate-limit/check")).body(Full::default()).unwrap();
-    assert_eq!(ask(check).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(send(check).await.0, StatusCode::NOT_FOUND);
     let many = Proxy::start(&upstream.url, MANY, &[]);
     for path in ["/metrics", "/healthz", "/readyz"] {
         assert_eq!(
-            ask(get(&many, path)).await.2,
+            send(get(&many, path)).await.2,
             "hello",
             "{path} of the proxy's own address is the upstream's"
         );
@@ -108,29 +108,29 @@ async fn operators_are_answered_on_an_address_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_has_one_id_for_client_upstream_and_log() {
+async fn client_upstream_and_log_have_the_same_request_id() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, &format!("{THREE}log: {{format: json, decisions: all}}\n"), &[]);
     let mut named = get(&proxy, "/a");
     named.headers_mut().insert("x-request-id", "mine-1".parse().unwrap());
-    // A client cannot take away what the others go by.
+    // A client cannot remove the id.
     named.headers_mut().insert(CONNECTION, "x-request-id".parse().unwrap());
-    let (_, headers, _) = ask(named).await;
+    let (_, headers, _) = send(named).await;
     assert_eq!(text(&headers, "x-request-id"), "mine-1");
     let mut unusable = get(&proxy, "/a");
     unusable.headers_mut().insert("x-request-id", "two words".parse().unwrap());
-    let (_, headers, _) = ask(unusable).await;
-    let made = text(&headers, "x-request-id").to_owned();
-    assert!(made.starts_with("req_"), "{made}");
+    let (_, headers, _) = send(unusable).await;
+    let generated = text(&headers, "x-request-id").to_owned();
+    assert!(generated.starts_with("req_"), "{generated}");
     let seen = upstream.seen();
     let ids: Vec<&str> = seen.iter().map(|seen| text(&seen.headers, "x-request-id")).collect();
-    assert_eq!(ids, ["mine-1", &made]);
-    ask(get(&proxy, "/a")).await;
-    let (status, headers, body) = ask(get(&proxy, "/a")).await;
+    assert_eq!(ids, ["mine-1", &generated]);
+    send(get(&proxy, "/a")).await;
+    let (status, headers, body) = send(get(&proxy, "/a")).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
-    let refused = text(&headers, "x-request-id").to_owned();
+    let denied = text(&headers, "x-request-id").to_owned();
     let body: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(body["error"]["request_id"], refused);
+    assert_eq!(body["error"]["request_id"], denied);
     let details = &body["error"]["details"];
     assert_eq!((&details["limit"], &details["remaining"]), (&3.into(), &0.into()), "{body}");
     assert_eq!(details["reset_at"].to_string(), text(&headers, "x-ratelimit-reset"));
@@ -141,7 +141,11 @@ async fn a_request_has_one_id_for_client_upstream_and_log() {
         .filter(|line| line["target"] == "pacegate::decision")
         .collect();
     let logged: Vec<&str> = lines.iter().map(|line| line["request_id"].as_str().unwrap()).collect();
-    assert_eq!((logged.len(), logged[0], logged[1], logged[3]), (4, "mine-1", &*made, &*refused), "{log}");
+    assert_eq!(
+        (logged.len(), logged[0], logged[1], logged[3]),
+        (4, "mine-1", &*generated, &*denied),
+        "{log}"
+    );
     assert_eq!((&lines[3]["message"], &lines[3]["rule"]), (&"denied".into(), &"per-address".into()));
     assert!(!log.contains("127.0.0.1\""), "identifiers are hashed: {log}");
 }
@@ -155,15 +159,15 @@ async fn rules_match_the_path_and_the_method() {
         let url = format!("{}{path}", proxy.url);
         Request::post(url).body(Full::from("x")).unwrap()
     };
-    assert_eq!(ask(post("/login")).await.0, StatusCode::OK);
-    assert_eq!(ask(post("/login")).await.0, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(ask(post("//login")).await.0, StatusCode::TOO_MANY_REQUESTS, "all spellings are one path");
-    assert_eq!(ask(get(&proxy, "/login")).await.0, StatusCode::OK);
-    assert_eq!(ask(post("/other")).await.0, StatusCode::OK);
+    assert_eq!(send(post("/login")).await.0, StatusCode::OK);
+    assert_eq!(send(post("/login")).await.0, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(send(post("//login")).await.0, StatusCode::TOO_MANY_REQUESTS, "all spellings are one path");
+    assert_eq!(send(get(&proxy, "/login")).await.0, StatusCode::OK);
+    assert_eq!(send(post("/other")).await.0, StatusCode::OK);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_identities_are_charged_together_or_none_is() {
+async fn all_identities_are_charged_or_none() {
     let upstream = Upstream::start().await;
     let rules = "default_limit: none\nrules:\n  - {name: per-address, dimension: ip, algorithm: fixed_window, limit: 3, window: 1h}\n  - {name: per-key, dimension: apikey, algorithm: fixed_window, limit: 1, window: 1h}\n  - {name: per-user, dimension: user, algorithm: fixed_window, limit: 1, window: 1h}\n";
     let proxy = Proxy::start(&upstream.url, rules, &["--user-header", "X-User"]);
@@ -172,7 +176,7 @@ async fn all_identities_are_charged_together_or_none_is() {
         request
             .headers_mut()
             .insert(name.parse::<hyper::header::HeaderName>().unwrap(), value.parse().unwrap());
-        ask(request).await
+        send(request).await
     };
     assert_eq!(ask_as("x-api-key", "a").await.0, StatusCode::OK);
     for _ in 0..5 {
@@ -183,30 +187,30 @@ async fn all_identities_are_charged_together_or_none_is() {
     assert_eq!(ask_as("x-user", "alice").await.0, StatusCode::OK);
     let (status, _, body) = ask_as("x-user", "alice").await;
     assert!(status == StatusCode::TOO_MANY_REQUESTS && body.contains("per-user"), "{body}");
-    let (status, headers, _) = ask(get(&proxy, "/")).await;
+    let (status, headers, _) = send(get(&proxy, "/")).await;
     assert_eq!(
         (status, text(&headers, "x-ratelimit-remaining")),
         (StatusCode::OK, "0"),
-        "denials took nothing"
+        "denied requests are not charged"
     );
     let (status, _, body) = ask_as("x-api-key", "b").await;
     assert!(status == StatusCode::TOO_MANY_REQUESTS && body.contains("per-address"), "{body}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_header_counts_only_if_it_is_named() {
+async fn user_header_counts_only_if_configured() {
     let upstream = Upstream::start().await;
     let rules = "default_limit: none\nrules:\n  - {name: per-user, dimension: user, algorithm: fixed_window, limit: 1, window: 1h}\n";
     let proxy = Proxy::start(&upstream.url, rules, &[]);
     for _ in 0..3 {
         let mut request = get(&proxy, "/");
         request.headers_mut().insert("x-user", "alice".parse().unwrap());
-        assert_eq!(ask(request).await.0, StatusCode::OK);
+        assert_eq!(send(request).await.0, StatusCode::OK);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_a_client_claims_is_not_believed() {
+async fn forwarded_address_of_an_untrusted_client_is_ignored() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, THREE, &[]);
     let mut allowed = 0;
@@ -217,32 +221,32 @@ async fn an_address_that_a_client_claims_is_not_believed() {
             request.headers_mut().insert(name, claimed.parse().unwrap());
         }
         request.headers_mut().insert("forwarded", format!("for={claimed}").parse().unwrap());
-        allowed += u32::from(ask(request).await.0 == StatusCode::OK);
+        allowed += u32::from(send(request).await.0 == StatusCode::OK);
     }
     assert_eq!(allowed, 3, "one client is one counter");
     let seen = &upstream.seen()[0].headers;
-    assert_eq!(text(seen, "x-forwarded-for"), "127.0.0.1", "the upstream is not told a lie either");
+    assert_eq!(text(seen, "x-forwarded-for"), "127.0.0.1", "the upstream sees the real address");
     for name in ["x-real-ip", "x-forwarded-user", "forwarded"] {
         assert!(!seen.contains_key(name), "{seen:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trusted_proxy_says_who_the_client_is() {
+async fn forwarded_address_of_a_trusted_proxy_is_used() {
     let upstream = Upstream::start().await;
     let config = format!("server: {{trusted_proxies: [127.0.0.0/8]}}\n{THREE}");
     let proxy = Proxy::start(&upstream.url, &config, &[]);
     for client in ["203.0.113.1", "203.0.113.2"] {
         for expected in [200, 200, 200, 429] {
             let mut request = get(&proxy, "/");
-            // What stands left of the client was written by it.
+            // The client wrote the part to the left of its address.
             request
                 .headers_mut()
                 .append("x-forwarded-for", format!("198.51.100.9, {client}").parse().unwrap());
             request.headers_mut().append("x-forwarded-for", "127.0.0.9".parse().unwrap());
             request.headers_mut().insert("x-forwarded-proto", "https".parse().unwrap());
             request.headers_mut().insert("x-forwarded-host", "shop.example".parse().unwrap());
-            assert_eq!(ask(request).await.0.as_u16(), expected);
+            assert_eq!(send(request).await.0.as_u16(), expected);
         }
     }
     let seen = &upstream.seen()[0].headers;
@@ -251,7 +255,7 @@ async fn a_trusted_proxy_says_who_the_client_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_of_one_hop_end_at_the_proxy() {
+async fn hop_by_hop_headers_are_removed() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &[]);
     let mut request = get(&proxy, "/");
@@ -269,7 +273,7 @@ async fn headers_of_one_hop_end_at_the_proxy() {
     ] {
         request.headers_mut().insert(name, value.parse().unwrap());
     }
-    let (_, answer, _) = ask(request).await;
+    let (_, response, _) = send(request).await;
     let seen = &upstream.seen()[0];
     for name in [
         "connection",
@@ -289,12 +293,12 @@ async fn headers_of_one_hop_end_at_the_proxy() {
     assert_eq!(text(&seen.headers, "x-forwarded-for"), "127.0.0.1");
     assert_eq!(seen.version, Version::HTTP_11);
     for name in ["keep-alive", "proxy-authenticate", "x-hop"] {
-        assert!(!answer.contains_key(name), "{name} reached the client: {answer:?}");
+        assert!(!response.contains_key(name), "{name} reached the client: {response:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_are_passed_on_while_they_come() {
+async fn bodies_are_streamed() {
     let mut upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &[]);
     let (chunks, body) = mpsc::channel::<Result<Frame<Bytes>, std::io::Error>>(1);
@@ -302,10 +306,10 @@ async fn bodies_are_passed_on_while_they_come() {
         Request::post(format!("{}/echo", proxy.url)).body(StreamBody::new(ReceiverStream::new(body)));
     chunks.send(Ok(Frame::data("first".into()))).await.unwrap();
     let response = client(false).request(request.unwrap()).await.unwrap();
-    assert_eq!(upstream.chunk().await, "first", "before the client has sent the last");
+    assert_eq!(upstream.chunk().await, "first", "forwarded before the client sent the last piece");
     let mut body = response.into_body();
     let mut next = async || body.frame().await.unwrap().unwrap().into_data().unwrap();
-    assert_eq!(next().await, "first", "before the upstream has finished");
+    assert_eq!(next().await, "first", "forwarded before the upstream sent the last piece");
     chunks.send(Ok(Frame::data("last".into()))).await.unwrap();
     assert_eq!(upstream.chunk().await, "last");
     assert_eq!(next().await, "last");
@@ -314,7 +318,7 @@ async fn bodies_are_passed_on_while_they_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_bodies_go_both_ways() {
+async fn large_bodies_pass_in_both_directions() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &[]);
     let bytes: Vec<u8> =
@@ -330,7 +334,7 @@ async fn large_bodies_go_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_and_upstreams_may_speak_http2() {
+async fn http2_is_supported_on_both_sides() {
     let upstream = Upstream::start().await;
     for arguments in [&[][..], &["--upstream-http2"]] {
         let proxy = Proxy::start(&upstream.url, THREE, arguments);
@@ -352,7 +356,7 @@ async fn clients_and_upstreams_may_speak_http2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_are_passed_on_over_http2() {
+async fn trailers_pass_over_http2() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &["--upstream-http2"]);
     let mut request = get(&proxy, "/trailers");
@@ -363,18 +367,18 @@ async fn trailers_are_passed_on_over_http2() {
     assert_eq!(text(&upstream.seen()[0].headers, "te"), "trailers");
 }
 
-/// A connection to the proxy that has asked for `protocol`, and the head of the answer.
+/// Requests an upgrade to `protocol`. Returns the connection and the head of the response.
 async fn upgrade(proxy: &Proxy, path: &str, protocol: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
     let head = format!(
         "GET {path} HTTP/1.1\r\nhost: x\r\n{CONNECTION}: Upgrade\r\n{UPGRADE}: {protocol}\r\nsec-websocket-key: eA==\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"\r\n\r\n") {
-        answer.push(stream.read_u8().await.unwrap());
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        response.push(stream.read_u8().await.unwrap());
     }
-    (stream, String::from_utf8(answer).unwrap())
+    (stream, String::from_utf8(response).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -397,14 +401,14 @@ async fn websockets_pass_and_are_counted_as_requests() {
     }
     let (_, head) = upgrade(&proxy, "/socket", "websocket").await;
     assert!(head.starts_with("HTTP/1.1 429 "), "{head}");
-    // When one side ends, so does the other.
+    // When one side closes, so does the other.
     let mut stream = sockets.remove(0);
     stream.shutdown().await.unwrap();
     assert_eq!(stream.read(&mut [0; 8]).await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_websocket_is_cut_off() {
+async fn idle_websocket_is_closed() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &["--stream-timeout", "200ms"]);
     let (mut stream, head) = upgrade(&proxy, "/socket", "websocket").await;
@@ -414,7 +418,7 @@ async fn a_silent_websocket_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_protocols_are_not_passed_on() {
+async fn other_upgrades_are_not_forwarded() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &[]);
     let (_, head) = upgrade(&proxy, "/", "h2c").await;
@@ -423,14 +427,14 @@ async fn other_protocols_are_not_passed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_is_down_is_a_bad_gateway() {
+async fn unreachable_upstream_is_502() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     let proxy = Proxy::start(&url, THREE, &[]);
     let mut request = get(&proxy, "/");
     request.headers_mut().insert("x-request-id", "r-1".parse().unwrap());
-    let (status, headers, body) = ask(request).await;
+    let (status, headers, body) = send(request).await;
     assert_eq!(status, StatusCode::BAD_GATEWAY);
     assert_eq!(text(&headers, "x-request-id"), "r-1");
     assert_eq!(text(&headers, "x-ratelimit-remaining"), "2");
@@ -441,45 +445,45 @@ async fn an_upstream_that_is_down_is_a_bad_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_does_not_answer_is_a_gateway_timeout() {
+async fn silent_upstream_is_504() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &["--timeout", "100ms"]);
-    let (status, _, body) = ask(get(&proxy, "/held")).await;
+    let (status, _, body) = send(get(&proxy, "/held")).await;
     assert_eq!(status, StatusCode::GATEWAY_TIMEOUT);
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(body["error"]["code"], "GATEWAY_TIMEOUT");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_upload_is_not_an_upstream_that_does_not_answer() {
+async fn slow_upload_does_not_time_out() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &["--timeout", "1s"]);
     let (chunks, body) = mpsc::channel::<Result<Frame<Bytes>, std::io::Error>>(1);
     let request = Request::post(format!("{}/count", proxy.url))
         .body(StreamBody::new(ReceiverStream::new(body)))
         .unwrap();
-    let answer = tokio::spawn(client(false).request(request));
+    let response = tokio::spawn(client(false).request(request));
     for _ in 0..25 {
         chunks.send(Ok(Frame::data("x".into()))).await.unwrap();
         sleep(Duration::from_millis(100)).await;
     }
     drop(chunks);
-    let response = answer.await.unwrap().unwrap();
+    let response = response.await.unwrap().unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "25");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_without_a_body_keeps_its_headers() {
+async fn response_without_a_body_keeps_its_headers() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &[]);
     let request = Request::head(format!("{}/", proxy.url)).body(Full::default()).unwrap();
-    let (status, headers, body) = ask(request).await;
+    let (status, headers, body) = send(request).await;
     assert_eq!((status, body.as_str(), text(&headers, "content-length")), (StatusCode::OK, "", "5"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn proxies_of_one_service_count_together() {
+async fn proxies_with_one_store_share_counters() {
     let upstream = Upstream::start().await;
     let directory = TempDir::new().unwrap();
     let service = Service::start(&["--config", &file(directory.path(), THREE)], &[]);
@@ -489,34 +493,34 @@ async fn proxies_of_one_service_count_together() {
     );
     let proxies = [(); 2].map(|()| Proxy::start(&upstream.url, &config, &[]));
     for (proxy, remaining) in [(0, "2"), (1, "1"), (0, "0")] {
-        let (status, headers, body) = ask(get(&proxies[proxy], "/")).await;
+        let (status, headers, body) = send(get(&proxies[proxy], "/")).await;
         assert_eq!(status, StatusCode::OK, "{body}");
         assert_eq!(text(&headers, "x-ratelimit-remaining"), remaining);
     }
-    assert_eq!(ask(get(&proxies[1], "/")).await.0, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(send(get(&proxies[1], "/")).await.0, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(upstream.seen().len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_stops_half_way_is_cut_off() {
+async fn stalled_response_is_aborted() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &["--stream-timeout", "200ms"]);
     let response = client(false).request(get(&proxy, "/half")).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     let whole = timeout(Duration::from_secs(10), response.into_body().collect()).await.unwrap();
-    assert!(whole.is_err(), "a cut-off answer must not look whole");
+    assert!(whole.is_err(), "an aborted response must not look complete");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_says_nothing_is_let_go() {
+async fn silent_client_is_disconnected() {
     let upstream = Upstream::start().await;
     let config = format!("server: {{idle_timeout: 200ms}}\n{MANY}");
     let proxy = Proxy::start(&upstream.url, &config, &[]);
     for beginning in ["", "GET / HT", "GET / HTTP/1.1\r\nhost: x\r\n\r\n"] {
         let mut stream = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
         stream.write_all(beginning.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        let end = timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
+        let mut response = Vec::new();
+        let end = timeout(Duration::from_secs(20), stream.read_to_end(&mut response)).await;
         assert!(end.is_ok(), "{beginning:?} holds its place");
     }
 }
@@ -527,8 +531,8 @@ async fn connections_are_bounded() {
     let config = format!("server: {{max_connections: 1}}\n{MANY}");
     let proxy = Proxy::start(&upstream.url, &config, &[]);
     let (socket, _) = upgrade(&proxy, "/socket", "websocket").await;
-    // A WebSocket keeps its place: the next one waits until it is gone.
-    let next = tokio::spawn(ask(get(&proxy, "/")));
+    // A WebSocket occupies a connection: the next one waits until it is closed.
+    let next = tokio::spawn(send(get(&proxy, "/")));
     assert!(
         timeout(Duration::from_millis(300), async {
             while !next.is_finished() {
@@ -547,7 +551,7 @@ async fn connections_of_one_address_are_bounded() {
     let upstream = Upstream::start().await;
     let config = format!("server: {{max_connections: 10, max_connections_per_address: 2}}\n{MANY}");
     let proxy = Proxy::start(&upstream.url, &config, &[]);
-    // WebSockets are in use for as long as they last.
+    // Open WebSockets are never evicted.
     let sockets =
         [upgrade(&proxy, "/socket", "websocket").await, upgrade(&proxy, "/socket", "websocket").await];
     let target: SocketAddr = proxy.url.trim_start_matches("http://").parse().unwrap();
@@ -557,52 +561,52 @@ async fn connections_of_one_address_are_bounded() {
     other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
     let mut other = other.connect(target).await.unwrap();
     other.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    timeout(Duration::from_secs(10), other.read_to_string(&mut answer)).await.unwrap().unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let mut response = String::new();
+    timeout(Duration::from_secs(10), other.read_to_string(&mut response)).await.unwrap().unwrap();
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
     drop(sockets);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_host_headers_are_refused() {
+async fn two_host_headers_are_rejected() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &[]);
     let mut stream = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
     assert!(upstream.seen().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connect_is_refused() {
+async fn connect_is_rejected() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &[]);
     let mut stream = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
     stream.write_all(b"CONNECT x:80 HTTP/1.1\r\nhost: x:80\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 405 "), "{response}");
     assert!(upstream.seen().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_that_stops_finishes_what_it_has_begun() {
+async fn graceful_shutdown_finishes_requests_in_flight() {
     let upstream = Upstream::start().await;
     let mut proxy = Proxy::start(&upstream.url, MANY, &[]);
-    let held = tokio::spawn(ask(get(&proxy, "/held")));
+    let held = tokio::spawn(send(get(&proxy, "/held")));
     let idle = client(true);
     idle.request(get(&proxy, "/")).await.unwrap();
     upstream.until_seen(2).await;
     signal(&proxy.process, "TERM");
-    let refuses = async {
+    let rejects = async {
         while TcpStream::connect(proxy.url.trim_start_matches("http://")).await.is_ok() {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(Duration::from_secs(10), refuses).await.unwrap();
-    assert!(proxy.process.try_wait().unwrap().is_none(), "a request is still under way");
+    timeout(Duration::from_secs(10), rejects).await.unwrap();
+    assert!(proxy.process.try_wait().unwrap().is_none(), "a request is still in flight");
     upstream.release();
     let (status, _, body) = held.await.unwrap();
     assert_eq!((status, body.as_str()), (StatusCode::OK, "held"));
@@ -611,14 +615,14 @@ async fn a_proxy_that_stops_finishes_what_it_has_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_file_comes_into_force() {
+async fn changed_file_is_reloaded() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, THREE, &[]);
-    assert_eq!(text(&ask(get(&proxy, "/")).await.1, "x-ratelimit-limit"), "3");
+    assert_eq!(text(&send(get(&proxy, "/")).await.1, "x-ratelimit-limit"), "3");
     signal(&proxy.process, "HUP");
     file(proxy.directory.path(), &THREE.replace("limit: 3", "limit: 500"));
     let changed = async {
-        while text(&ask(get(&proxy, "/")).await.1, "x-ratelimit-limit") != "500" {
+        while text(&send(get(&proxy, "/")).await.1, "x-ratelimit-limit") != "500" {
             sleep(Duration::from_millis(20)).await;
         }
     };
@@ -626,23 +630,26 @@ async fn a_changed_file_comes_into_force() {
 }
 
 #[test]
-fn bad_arguments_are_explained() {
+fn invalid_arguments_are_explained() {
     let directory = TempDir::new().unwrap();
     let bad = file(directory.path(), "server: {trusted_proxies: [balancer]}\n");
     let good = ["--upstream", "http://127.0.0.1:3000"];
     for (arguments, expected) in [
-        (vec!["--upstream", "https://127.0.0.1:1"], "`https://127.0.0.1:1` must be an address like http://"),
+        (
+            vec!["--upstream", "https://127.0.0.1:1"],
+            "`https://127.0.0.1:1` must be an address such as http://",
+        ),
         (vec!["--upstream", "127.0.0.1:3000"], "--upstream: `127.0.0.1:3000`"),
         (vec!["--upstream", "http://a b"], "--upstream: `http://a b` is not a URL"),
-        (vec!["--upstream", "http://u:p@127.0.0.1"], "must not have a user or a password"),
+        (vec!["--upstream", "http://u:p@127.0.0.1"], "must not contain a user or a password"),
         (vec!["--upstream", "http://127.0.0.1/api"], "must not have a path"),
-        ([&good[..], &["--timeout", "soon"]].concat(), "--timeout: `soon` is not a duration like 30s"),
-        ([&good[..], &["--timeout", "0s"]].concat(), "--timeout: must be between 1ms and 1h, not 0s"),
-        ([&good[..], &["--stream-timeout", "2h"]].concat(), "--stream-timeout: must be between"),
         (
-            [&good[..], &["--user-header", "a b"]].concat(),
-            "--user-header: `a b` cannot be the name of a header",
+            [&good[..], &["--timeout", "soon"]].concat(),
+            "--timeout: expected a duration such as 30s, got `soon`",
         ),
+        ([&good[..], &["--timeout", "0s"]].concat(), "--timeout: must be between 1ms and 1h, got 0s"),
+        ([&good[..], &["--stream-timeout", "2h"]].concat(), "--stream-timeout: must be between"),
+        ([&good[..], &["--user-header", "a b"]].concat(), "--user-header: `a b` is not a valid header name"),
         ([&good[..], &["--config", &bad]].concat(), "server.trusted_proxies[0]: expected a network"),
     ] {
         let (code, _, error) = run(&[&["proxy"], &arguments[..]].concat());
@@ -656,22 +663,22 @@ fn bad_arguments_are_explained() {
     assert!(code == 0 && help.contains("pacegate proxy --upstream http://127.0.0.1:3000"), "{help}");
 }
 
-/// Sends an upload in two writes and reads the answer.
+/// Sends an upload in two writes and reads the response.
 async fn upload(stream: &mut TcpStream, length: usize) -> String {
     let head = format!("POST /upload HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(&vec![b'x'; length]).await.unwrap();
-    let (mut answer, mut buffer) = (Vec::new(), [0; 4_096]);
-    while !answer.ends_with(b"}") && !answer.ends_with(b"hello") {
+    let (mut response, mut buffer) = (Vec::new(), [0; 4_096]);
+    while !response.ends_with(b"}") && !response.ends_with(b"hello") {
         let count = timeout(Duration::from_secs(20), stream.read(&mut buffer)).await.unwrap().unwrap();
-        assert!(count > 0, "closed after {:?}", String::from_utf8_lossy(&answer));
-        answer.extend_from_slice(&buffer[..count]);
+        assert!(count > 0, "closed after {:?}", String::from_utf8_lossy(&response));
+        response.extend_from_slice(&buffer[..count]);
     }
-    String::from_utf8(answer).unwrap()
+    String::from_utf8(response).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_upload_leaves_the_connection_usable() {
+async fn denied_upload_leaves_the_connection_usable() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, THREE, &[]);
     let address = proxy.url.trim_start_matches("http://");
@@ -680,21 +687,21 @@ async fn refused_upload_leaves_the_connection_usable() {
         assert!(upload(&mut stream, 10).await.starts_with("HTTP/1.1 200"));
     }
     for length in [10, 2_000, 300_000, 3_000_000, 10] {
-        let answer = upload(&mut stream, length).await;
-        assert!(answer.starts_with("HTTP/1.1 429"), "{length}: {answer}");
-        assert!(!answer.contains("connection: close"), "{length}: {answer}");
+        let response = upload(&mut stream, length).await;
+        assert!(response.starts_with("HTTP/1.1 429"), "{length}: {response}");
+        assert!(!response.contains("connection: close"), "{length}: {response}");
     }
-    // Beyond the bound the answer arrives all the same, and says that the connection is closed.
-    let answer = upload(&mut stream, 20_000_000).await;
-    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("connection: close"), "{answer}");
+    // Above the bound, the response still arrives, with `Connection: close`.
+    let response = upload(&mut stream, 20_000_000).await;
+    assert!(response.starts_with("HTTP/1.1 429") && response.contains("connection: close"), "{response}");
     assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
     assert_eq!(upstream.seen().len(), 3);
 }
 
-/// The sidecar had no such bound: a client could have the upstream work on requests for ever without
-/// reading an answer.
+/// Without this bound, a client could make the upstream work on requests without ever reading a
+/// response.
 #[tokio::test(flavor = "multi_thread")]
-async fn client_that_gives_up_its_requests_is_cut_off() {
+async fn client_that_resets_its_requests_is_disconnected() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &["--upstream-http2"]);
     let address = proxy.url.trim_start_matches("http://").to_owned();
@@ -703,7 +710,7 @@ async fn client_that_gives_up_its_requests_is_cut_off() {
     let connection = tokio::spawn(connection);
     let mut begun = 0;
     while !connection.is_finished() {
-        assert!(begun < 2_000, "the connection goes on");
+        assert!(begun < 2_000, "the connection is closed");
         let mut sender = sender.clone();
         let requests: Vec<_> = (0..50)
             .map(|_| {
@@ -712,7 +719,7 @@ async fn client_that_gives_up_its_requests_is_cut_off() {
             })
             .collect();
         begun += requests.len();
-        // Each is under way before it is given up, unless the connection is gone.
+        // Each request is in flight before it is reset, unless the connection is closed.
         while upstream.seen().len() < begun && !connection.is_finished() {
             sleep(Duration::from_millis(2)).await;
         }
@@ -722,6 +729,6 @@ async fn client_that_gives_up_its_requests_is_cut_off() {
         }
     }
     assert!(begun > 1_000, "some may be given up: {begun}");
-    let (status, ..) = ask(get(&proxy, "/")).await;
-    assert_eq!(status, StatusCode::OK, "others are served");
+    let (status, ..) = send(get(&proxy, "/")).await;
+    assert_eq!(status, StatusCode::OK, "other clients are served");
 }

@@ -36,21 +36,21 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Between two requests of a worker: the nodes, Redis and the workers share a few cores.
+/// Time between two requests of a worker, because all processes share a few cores.
 const PAUSE: Duration = Duration::from_millis(2);
 const SOON: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How many workers of each kind there are.
+/// Number of workers of each kind.
 const WORKERS: usize = 3;
-/// How many answers there are between restarts at least.
-const ANSWERS: u64 = 200;
+/// Minimum number of responses between restarts.
+const RESPONSES: u64 = 200;
 
 const CONFIG: &str = "default_limit: {algorithm: gcra, limit: 1000000000, window: 1s}
 descriptors:
   - {domain: edge, entries: [{key: user}], algorithm: fixed_window, limit: 1000000000, window: 1s}
 ";
 
-/// Starts a node, whose log is at `log`.
+/// Starts a node that logs to `log`.
 fn start(node: &Node, config: &str, store: &str, log: &Path) -> Child {
     pacegate()
         .args(["serve", "--config", config, "--store", store])
@@ -62,7 +62,7 @@ fn start(node: &Node, config: &str, store: &str, log: &Path) -> Child {
         .unwrap()
 }
 
-/// Waits until a node is ready; if it never is, its log says why.
+/// Waits until a node is ready. Fails with its log otherwise.
 async fn is_ready(node: &Node, log: &Path) {
     if timeout(SOON, async {
         while !node.is_ready() {
@@ -76,28 +76,28 @@ async fn is_ready(node: &Node, log: &Path) {
     }
 }
 
-/// Asks again and again whether something has happened, for half a minute at most.
+/// Waits until `happened` holds, for at most half a minute.
 async fn wait_for(what: &str, mut happened: impl FnMut() -> bool) {
     let waiting = async {
         while !happened() {
             sleep(LOOK_EVERY).await;
         }
     };
-    timeout(SOON, waiting).await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+    timeout(SOON, waiting).await.unwrap_or_else(|_| panic!("timed out: {what}"));
 }
 
 fn check(worker: usize) -> CheckRequest {
     CheckRequest { identifier: format!("u{worker}"), endpoint: "/x".into(), ..CheckRequest::default() }
 }
 
-/// REST, each worker on connections of its own.
+/// Checks over REST, with separate connections for each worker.
 async fn rest(balancer: Balancer, worker: usize, version: Version) {
     let counts = balancer.counts.clone();
     let mut connections = [None, None];
     for turn in worker.. {
         let Some(chosen) = balancer.next(turn).await else { return };
         let node = &balancer.nodes[chosen];
-        // Both, so that a node that is left is answered too.
+        // Poll both, so that a GOAWAY of the other node is read too.
         for slot in &mut connections {
             if let Some(connection) = slot
                 && !Connection::is_usable(connection).await
@@ -121,22 +121,22 @@ async fn rest(balancer: Balancer, worker: usize, version: Version) {
             .header("content-type", "application/json")
             .body(format!(r#"{{"user_id":"u{worker}","endpoint":"/x"}}"#))
             .unwrap();
-        let answer = connection.ask(request).await.and_then(|answer| {
-            if answer.headers().get("connection").is_some_and(|value| value == "close") {
+        let response = connection.ask(request).await.and_then(|response| {
+            if response.headers().get("connection").is_some_and(|value| value == "close") {
                 Counts::add(&counts.asked_to_leave);
             }
-            let text = String::from_utf8_lossy(answer.body());
-            let right = answer.status() == 200 && text.contains("\"allowed\":true");
-            if right { Ok(()) } else { Err(Lost::Unanswered(format!("{} {text}", answer.status()))) }
+            let text = String::from_utf8_lossy(response.body());
+            let right = response.status() == 200 && text.contains("\"allowed\":true");
+            if right { Ok(()) } else { Err(Lost::NoResponse(format!("{} {text}", response.status()))) }
         });
-        counts.note(&format!("{version:?}"), answer);
+        counts.note(&format!("{version:?}"), response);
         sleep(PAUSE).await;
     }
 }
 
-/// The connection to a node, made if there is none that can be used.
+/// The connection to a node, opened if there is none that can be used.
 async fn channel(own: &mut [Option<Channel>; 2], balancer: &Balancer, chosen: usize) -> Option<Channel> {
-    // Both, so that a node that is left is answered too.
+    // Poll both, so that a GOAWAY of the other node is read too.
     for slot in &mut *own {
         if let Some(channel) = slot
             && !channel.is_usable().await
@@ -160,8 +160,8 @@ async fn unary(balancer: Balancer, worker: usize) {
         let Some(chosen) = balancer.next(turn).await else { return };
         let Some(channel) = channel(&mut own, &balancer, chosen).await else { continue };
         let mut client = RateLimiterClient::with_origin(channel, "http://x".parse().unwrap());
-        let answer = outcome(client.check_rate_limit(check(worker))).await;
-        balancer.counts.note("unary", answer.and_then(|answer| allowed(answer.into_inner().allowed)));
+        let response = outcome(client.check_rate_limit(check(worker))).await;
+        balancer.counts.note("unary", response.and_then(|response| allowed(response.into_inner().allowed)));
         sleep(PAUSE).await;
     }
 }
@@ -175,22 +175,22 @@ async fn envoy(balancer: Balancer, worker: usize) {
         let Some(chosen) = balancer.next(turn).await else { return };
         let Some(channel) = channel(&mut own, &balancer, chosen).await else { continue };
         let mut client = RateLimitServiceClient::with_origin(channel, "http://x".parse().unwrap());
-        let answer = outcome(client.should_rate_limit(request.clone())).await;
+        let response = outcome(client.should_rate_limit(request.clone())).await;
         balancer
             .counts
-            .note("envoy", answer.and_then(|answer| allowed(answer.into_inner().overall_code == 1)));
+            .note("envoy", response.and_then(|response| allowed(response.into_inner().overall_code == 1)));
         sleep(PAUSE).await;
     }
 }
 
-/// Connections to each node that all streams share.
+/// The connections to the nodes, shared by all streams.
 type Shared = Arc<[Mutex<Option<StreamChannel>>; 2]>;
 
 fn allowed(allowed: bool) -> Result<(), Lost> {
-    if allowed { Ok(()) } else { Err(Lost::Unanswered("denied".to_owned())) }
+    if allowed { Ok(()) } else { Err(Lost::NoResponse("denied".to_owned())) }
 }
 
-/// Streams of checks, several of them under way at a time. A stream ends when its node is to be left, or after a while.
+/// Streams with several checks in flight. A stream ends when its node drains, or after a while.
 async fn stream(balancer: Balancer, worker: usize, shared: Shared) {
     for turn in worker.. {
         let Some(chosen) = balancer.next(turn).await else { return };
@@ -202,9 +202,9 @@ async fn stream(balancer: Balancer, worker: usize, shared: Shared) {
         drop(slot);
         let mut client = RateLimiterClient::with_origin(channel, "http://x".parse().unwrap());
         let (messages, receiver) = mpsc::channel(8);
-        let mut answers = match outcome(client.check_stream(ReceiverStream::new(receiver))).await {
-            Ok(answers) => answers.into_inner(),
-            // Nothing was asked yet.
+        let mut responses = match outcome(client.check_stream(ReceiverStream::new(receiver))).await {
+            Ok(responses) => responses.into_inner(),
+            // No check was sent yet.
             Err(_) => continue,
         };
         let mut whole = true;
@@ -216,14 +216,14 @@ async fn stream(balancer: Balancer, worker: usize, shared: Shared) {
                 messages.send(check(worker)).await.unwrap_or_default();
             }
             for _ in 0..3 {
-                let answer = outcome(answers.message()).await.and_then(|answer| {
-                    let result = answer.and_then(|answer| answer.result);
+                let response = outcome(responses.message()).await.and_then(|response| {
+                    let result = response.and_then(|response| response.result);
                     let right =
-                        matches!(&result, Some(check_result::Result::Response(answer)) if answer.allowed);
-                    if right { Ok(()) } else { Err(Lost::Unanswered(format!("in a stream: {result:?}"))) }
+                        matches!(&result, Some(check_result::Result::Response(response)) if response.allowed);
+                    if right { Ok(()) } else { Err(Lost::NoResponse(format!("in a stream: {result:?}"))) }
                 });
-                whole &= answer.is_ok();
-                balancer.counts.note("stream", answer);
+                whole &= response.is_ok();
+                balancer.counts.note("stream", response);
             }
             if !whole {
                 break;
@@ -231,7 +231,7 @@ async fn stream(balancer: Balancer, worker: usize, shared: Shared) {
             sleep(PAUSE).await;
         }
         drop(messages);
-        if whole && let Err(lost) = outcome(answers.message()).await {
+        if whole && let Err(lost) = outcome(responses.message()).await {
             panic!("a stream did not end in peace: {lost}");
         }
     }
@@ -264,8 +264,8 @@ async fn rolling_restarts_lose_no_request() {
         workers.spawn(stream(balancer.clone(), worker, channels.clone()));
     }
     for restart in 0..restarts {
-        let before = counts.answered();
-        wait_for("the load goes on", || counts.answered() >= before + ANSWERS).await;
+        let before = counts.completed();
+        wait_for("the load continues", || counts.completed() >= before + RESPONSES).await;
         let index = usize::try_from(restart % 2).unwrap();
         let (Process(process), node, log) = (&mut processes[index], &nodes[index], &logs[index]);
         signal(process, "TERM");
@@ -287,16 +287,16 @@ async fn rolling_restarts_lose_no_request() {
         worker.unwrap();
     }
     let [requests, lost, unprocessed, unsent, asked] =
-        [&counts.answered, &counts.lost, &counts.unprocessed, &counts.unsent, &counts.asked_to_leave]
+        [&counts.completed, &counts.lost, &counts.unprocessed, &counts.unsent, &counts.asked_to_leave]
             .map(|counter| counter.load(Ordering::Relaxed));
     assert_eq!(lost, 0, "{:#?}", counts.reasons.lock().unwrap());
-    assert!(asked > 0, "no answer ever asked a client to leave, so nothing was tried");
+    assert!(asked > 0, "no response had `Connection: close`, so nothing was tested");
     println!(
         "PASS rolling-restarts restarts={restarts} requests={requests} lost={lost} unprocessed={unprocessed} unsent={unsent} asked_to_leave={asked}"
     );
 }
 
-/// A process that does not outlive the test.
+/// A process that is killed when the test ends.
 struct Process(Child);
 
 impl Drop for Process {

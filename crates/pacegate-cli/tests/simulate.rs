@@ -1,4 +1,4 @@
-//! `pacegate simulate` as a person uses it: its output, its files and its exit codes.
+//! `pacegate simulate`: its output, its files and its exit codes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ rules:
   - {name: watch, dimension: ip, mode: shadow, algorithm: fixed_window, limit: 4, window: 1h}
 ";
 
-/// Five requests of alice within two seconds, one of bob, and a line that is none.
+/// Five requests of alice within two seconds, one of bob, and a line that is not a request.
 fn log() -> String {
     let line = |user: &str, second: u32| {
         format!(
@@ -36,7 +36,7 @@ fn put(directory: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn a_report_is_readable_and_its_files_say_the_same() {
+fn report_and_its_files_agree() {
     let directory = tempfile::tempdir().unwrap();
     let (rules, log) = (put(directory.path(), "a.yaml", RULES), put(directory.path(), "access.log", &log()));
     let (json, html) = (directory.path().join("out.json"), directory.path().join("out.html"));
@@ -46,17 +46,17 @@ fn a_report_is_readable_and_its_files_say_the_same() {
     assert_eq!(code, 0, "{errors}");
     for part in [
         "(combined): 6 requests in 2 s",
-        "read as time=time, request=request, status=status, user=user, ip=address",
+        "fields: time=time, request=request, status=status, user=user, ip=address",
         "1 line is not a request:",
         "line 7: has no `[time] \"request\"`: not a request",
         "per-user        user  fixed_window 2/h         6        3   50 %     2        1",
         "user alice         5        3   60 %  10-10 20:55 ",
         "/orders/{id}",
-        "These rules would have blocked 50 % of requests (3 of 6): 1 of 2 users; no regular customer is",
+        "These rules would have blocked 50 % of requests (3 of 6): 1 of 2 users; none of them is a",
     ] {
         assert!(output.contains(part), "{part}\n{output}");
     }
-    // A process that is not on a terminal has no bar, only a line at its end.
+    // Without a terminal there is no bar, only a line at the end.
     assert!(errors.starts_with("7 lines in ") && errors.lines().count() == 1, "{errors}");
     let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     assert_eq!(report["format_version"], 1);
@@ -85,7 +85,7 @@ fn two_rule_files_are_compared() {
     for part in [
         "per-user  fixed_window 2 / 1 h  fixed_window 5 / 1 h",
         "Rules B would have blocked none of the 6 requests.",
-        "B blocks 3 requests fewer than A; of users, 1 would no longer be blocked and 0 would be newly.",
+        "B blocks 3 requests fewer than A; 1 user would no longer be blocked, 0 users would be newly",
     ] {
         assert!(output.contains(part), "{part}\n{output}");
     }
@@ -110,10 +110,10 @@ fn standard_input_is_read_and_standard_output_written() {
 }
 
 #[test]
-fn it_stops_quietly_when_nobody_reads_on() {
+fn closed_output_is_not_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let rules = put(directory.path(), "a.yaml", RULES);
-    // Many customers make a page that is larger than a pipe holds.
+    // With many customers, the page is larger than the buffer of a pipe.
     let many: String =
         (0..3_000).map(|number| log().replace("alice", &format!("a{}", number % 60))).collect();
     let log = put(directory.path(), "access.log", &many);
@@ -132,7 +132,7 @@ fn it_stops_quietly_when_nobody_reads_on() {
 }
 
 #[test]
-fn mistakes_are_named_and_have_their_exit_codes() {
+fn errors_have_their_exit_codes() {
     let directory = tempfile::tempdir().unwrap();
     let (rules, log) = (put(directory.path(), "a.yaml", RULES), put(directory.path(), "access.log", &log()));
     let bad = put(directory.path(), "bad.yaml", "rules:\n  - {name: a, limit: 0}\n");
@@ -146,41 +146,41 @@ fn mistakes_are_named_and_have_their_exit_codes() {
     let rows: &[(&[&str], i32, &str)] = &[
         (&["--log", &log], 2, "--rules <FILE>"),
         (&["--rules", &rules], 2, "--log <FILE>..."),
-        (&["--rules", &bad, "--log", &log], 2, "line 2: rules[0].dimension: is missing"),
+        (&["--rules", &bad, "--log", &log], 2, "line 2: rules[0].dimension: required field is missing"),
         (&["--rules", &rules, "--rules-b", &bad, "--log", &log], 2, "--rules-b"),
         (&["--rules", "/nonexistent.yaml", "--log", &log], 2, "/nonexistent.yaml"),
         (&["--rules", &rules, "--log", "/nonexistent.log"], 2, "--log /nonexistent.log: "),
-        (&["--rules", &rules, "--log", &empty], 1, "there is no line in it"),
-        (&["--rules", &rules, "--log", &words], 1, "cannot tell what its lines are"),
+        (&["--rules", &rules, "--log", &empty], 1, "the log is empty"),
+        (&["--rules", &rules, "--log", &words], 1, "unknown format"),
         (&["--rules", &rules, "--log", &words, "--format", "json"], 2, "--map time=FIELD"),
         (&["--rules", &rules, "--log", &words, "--format", "xml"], 2, "--format <FORMAT>"),
         (
             &["--rules", &rules, "--log", &csv, "--map", "user=account"],
             2,
-            "has no field `account`; it has time, ip",
+            "has no field `account`; the log has time, ip",
         ),
-        (&["--rules", &rules, "--log", &log, "--map", "user"], 2, "not of the form PART=FIELD"),
+        (&["--rules", &rules, "--log", &log, "--map", "user"], 2, "expected PART=FIELD"),
         (
             &["--rules", &rules, "--log", &log, "--map", "user=a", "--map", "user=b"],
             2,
-            "--map: `user` is there twice",
+            "--map: duplicate part `user`",
         ),
         (
             &["--rules", &rules, "--log", &log, "--only-status", "9xx"],
             2,
-            "neither a status like 404 nor a class",
+            "expected a status such as 404 or a class such as 2xx",
         ),
-        (&["--rules", &rules, "--log", &log, "--only-status", "5xx"], 1, "left out by --only-status"),
-        (&["--rules", &rules, "--log", &log, "--tiers", &tiers], 2, "line 1 is not `user,tier`"),
+        (&["--rules", &rules, "--log", &log, "--only-status", "5xx"], 1, "--only-status ignores all"),
+        (&["--rules", &rules, "--log", &log, "--tiers", &tiers], 2, "line 1: expected `user,tier`"),
         (&["--rules", &rules, "--log", &log, "--max-keys", "0"], 2, "--max-keys"),
         (&["--rules", &rules, "--log", &log, "--json", "/nonexistent/x"], 2, "--json /nonexistent/x: "),
         (&["--rules", &rules, "--log", &log, "--json", "-", "--html", "-"], 2, "--json and --html"),
         (&["--rules", &rules, "--log", &log, "--map", "a b=user"], 2, "`a b` is neither a part of a request"),
-        (&["--rules", &rules, "--log", &log, "--json", &log], 2, "is the same file as that of --log"),
-        (&["--rules", &rules, "--log", &log, "--html", &rules], 2, "is the same file as that of --rules"),
-        (&["--rules", &rules, "--log", &log, "--html", &linked], 2, "is the same file as that of --log"),
-        (&["--rules", &rules, "--log", &log, "--json", &out, "--html", &out], 2, "as that of --json"),
-        // The log is not even read.
+        (&["--rules", &rules, "--log", &log, "--json", &log], 2, "same file as --log"),
+        (&["--rules", &rules, "--log", &log, "--html", &rules], 2, "same file as --rules"),
+        (&["--rules", &rules, "--log", &log, "--html", &linked], 2, "same file as --log"),
+        (&["--rules", &rules, "--log", &log, "--json", &out, "--html", &out], 2, "same file as --json"),
+        // The log is not read.
         (&["--rules", &rules, "--log", &empty, "--html", "/nonexistent/x"], 2, "--html /nonexistent/x: "),
     ];
     for (arguments, expected, part) in rows {
@@ -190,11 +190,11 @@ fn mistakes_are_named_and_have_their_exit_codes() {
     }
     assert_eq!(std::fs::read_to_string(&log).unwrap(), self::log());
     assert_eq!(std::fs::read_to_string(&rules).unwrap(), RULES);
-    assert!(!Path::new(&out).exists(), "without a report there is no file");
+    assert!(!Path::new(&out).exists(), "there is no output file without a report");
 }
 
 #[test]
-fn a_report_replaces_the_one_before_only_when_it_is_there() {
+fn failed_run_keeps_the_previous_report() {
     let directory = tempfile::tempdir().unwrap();
     let (rules, log) = (put(directory.path(), "a.yaml", RULES), put(directory.path(), "access.log", &log()));
     let empty = put(directory.path(), "empty.log", "");
@@ -212,7 +212,7 @@ fn a_report_replaces_the_one_before_only_when_it_is_there() {
 }
 
 #[test]
-fn the_environment_does_not_change_the_rules() {
+fn environment_does_not_change_the_rules() {
     let directory = tempfile::tempdir().unwrap();
     let (rules, log) = (put(directory.path(), "a.yaml", RULES), put(directory.path(), "access.log", &log()));
     let output = pacegate()
@@ -229,22 +229,26 @@ fn the_environment_does_not_change_the_rules() {
 }
 
 #[test]
-fn rules_that_only_watch_can_be_enforced() {
+fn shadow_rules_can_be_enforced() {
     let directory = tempfile::tempdir().unwrap();
     let (rules, log) = (put(directory.path(), "a.yaml", RULES), put(directory.path(), "access.log", &log()));
     let (_, output, _) = run(&["simulate", "--rules", &rules, "--log", &log]);
     assert!(!output.contains("--enforce-shadow"), "{output}");
     let lenient = put(directory.path(), "b.yaml", &RULES.replace("limit: 2", "limit: 5"));
-    // Sentences are broken where the line ends.
+    // Sentences are wrapped at the end of the line.
     let flat = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let output = flat(run(&["simulate", "--rules", &lenient, "--log", &log]).1);
-    assert!(output.contains("would have blocked 2 requests more; --enforce-shadow says whose"), "{output}");
+    assert!(
+        output.contains("would have blocked 2 requests more; use --enforce-shadow to list the customers"),
+        "{output}"
+    );
     let (code, output, errors) = run(&["simulate", "--rules", &lenient, "--log", &log, "--enforce-shadow"]);
     assert_eq!(code, 0, "{errors}");
     let output = flat(output);
-    for part in
-        ["watch (192.0.2.1)", "These rules, all enforced, would have blocked 33 % of requests (2 of 6)"]
-    {
+    for part in [
+        "watch (192.0.2.1)",
+        "These rules, with shadow rules enforced, would have blocked 33 % of requests (2 of 6)",
+    ] {
         assert!(output.contains(part), "{part}\n{output}");
     }
 }
@@ -259,9 +263,9 @@ fn identifiers_are_hidden_on_request() {
     let words = put(directory.path(), "words.log", "alice\nalice\n");
     let (code, _, errors) =
         run(&["simulate", "--rules", &rules, "--log", &words, "--format", "common", "--hash-keys"]);
-    assert!(code == 1 && errors.contains("it is:    (hidden by --hash-keys)"), "{errors}");
+    assert!(code == 1 && errors.contains("got:      (hidden by --hash-keys)"), "{errors}");
     let (_, again, _) = run(&["simulate", "--rules", &rules, "--log", &log, "--hash-keys"]);
-    assert_ne!(output, again, "nobody knows the secret of a run");
+    assert_ne!(output, again, "each run has its own random secret");
     let kept = || run(&["simulate", "--rules", &rules, "--log", &log, "--hash-keys", "pepper"]).1;
     assert_eq!(kept(), kept());
 }

@@ -1,4 +1,4 @@
-//! Encryption by the command: certificates from files, which are replaced while it runs.
+//! TLS of the commands: certificates from files, which are replaced while they run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -25,7 +25,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-/// A running service with certificates of its own.
+/// A running service with its own certificates.
 struct Service {
     process: Child,
     http: String,
@@ -39,7 +39,7 @@ impl Service {
         Self::run(&["serve"])
     }
 
-    /// A sidecar in front of `upstream`.
+    /// A proxy in front of `upstream`.
     fn proxy(upstream: &str) -> Self {
         Self::run(&["proxy", "--upstream", upstream])
     }
@@ -53,7 +53,7 @@ impl Service {
         let (process, _output, line) = started(
             pacegate().args(command).args(["--http", "127.0.0.1:0", "--config", &config]).stderr(log),
         );
-        // A proxy serves no gRPC.
+        // A proxy has no gRPC address.
         let grpc = if line.contains("(gRPC)") { address(&line, "gRPC") } else { String::new() };
         let (_, http) = line.split_once(" listening on https://").unwrap();
         let http = http.split([',', ' ']).next().unwrap().to_owned();
@@ -69,7 +69,7 @@ impl Service {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 
-    /// A new connection over HTTP/2, and the certificate that it was shown.
+    /// Opens an HTTP/2 connection. Returns it with the certificate of the server.
     async fn open(&self, address: &str) -> (http2::SendRequest<Full<Bytes>>, Vec<u8>) {
         let mut authorities = RootCertStore::empty();
         let authority = CertificateDer::from_pem_slice(self.authority.certificate().as_bytes()).unwrap();
@@ -88,7 +88,7 @@ impl Service {
         (sender, shown)
     }
 
-    /// The certificates that new connections are shown, at both listeners.
+    /// The certificates that both listeners present to new connections.
     async fn shown(&self) -> [Vec<u8>; 2] {
         [self.open(&self.http).await.1, self.open(&self.grpc).await.1]
     }
@@ -114,14 +114,14 @@ async fn is_served(sender: &mut http2::SendRequest<Full<Bytes>>) -> bool {
     status == 200
 }
 
-/// Asks again and again whether something has happened, for some seconds at most.
+/// Waits until `happened` holds, for at most some seconds.
 async fn wait_for(what: &str, mut happened: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !happened().await {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(Duration::from_secs(10), waiting).await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+    timeout(Duration::from_secs(10), waiting).await.unwrap_or_else(|_| panic!("timed out: {what}"));
 }
 
 #[tokio::test]
@@ -139,16 +139,16 @@ async fn certificates_are_replaced_while_the_service_runs() {
     assert!(is_served(&mut before).await, "a connection goes on as it began");
     let second = service.shown().await;
 
-    // A bad one is said to be bad, and is not used.
+    // An invalid certificate is logged and not used.
     let certificate = service.directory.path().join("server.pem");
-    let kept = fs::read(&certificate).unwrap();
+    let valid = fs::read(&certificate).unwrap();
     fs::write(&certificate, "garbage").unwrap();
     wait_for("it is logged", async || service.log().contains("certificates not reloaded")).await;
     assert!(service.log().contains("server.tls.cert") && service.log().contains("server.pem"));
     assert_eq!(service.shown().await, second);
-    fs::write(&certificate, kept).unwrap();
+    fs::write(&certificate, valid).unwrap();
 
-    // On request nothing has to have changed, and nobody waits until the files have settled.
+    // On SIGHUP, certificates are reloaded at once, even without a change.
     let reloaded = || service.log().matches("certificates reloaded").count();
     wait_for("what was good is loaded again", async || reloaded() >= 2).await;
     let count = reloaded();
@@ -159,7 +159,7 @@ async fn certificates_are_replaced_while_the_service_runs() {
 }
 
 #[tokio::test]
-async fn sidecar_encrypts_and_follows_its_certificate() {
+async fn proxy_uses_tls_and_reloads_its_certificate() {
     let upstream = process::Service::start(&[], &[]);
     let sidecar = Service::proxy(&upstream.url);
     let (mut before, first) = sidecar.open(&sidecar.http).await;
@@ -172,14 +172,14 @@ async fn sidecar_encrypts_and_follows_its_certificate() {
 }
 
 #[test]
-fn a_service_does_not_start_with_certificates_it_cannot_use() {
+fn service_does_not_start_with_unusable_certificates() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     let (authority, names) = (Authority::new(), ["localhost"]);
     let (certificate, key) = authority.server(&names, Validity::Now).save(path, "server");
     let (_, other) = authority.server(&names, Validity::Now).save(path, "other");
     let config = file(path, &config(path));
-    let refused = |field: &str, file: &PathBuf, reason: &str| {
+    let assert_rejected = |field: &str, file: &PathBuf, reason: &str| {
         let (code, output, errors) = run(&["serve", "--http", "127.0.0.1:0", "--config", &config]);
         assert_eq!((code, output.as_str()), (2, ""), "{errors}");
         assert_eq!(errors.trim().lines().count(), 1, "{errors}");
@@ -187,11 +187,11 @@ fn a_service_does_not_start_with_certificates_it_cannot_use() {
         assert!(errors.starts_with(&expected) && errors.contains(reason), "{errors}");
     };
     fs::copy(other, &key).unwrap();
-    refused("key", &key, "not the private key of the certificate in");
+    assert_rejected("key", &key, "not the private key of the certificate in");
     fs::write(&key, "garbage").unwrap();
-    refused("key", &key, "");
+    assert_rejected("key", &key, "");
     fs::write(&certificate, "garbage").unwrap();
-    refused("cert", &certificate, "no certificate found");
+    assert_rejected("cert", &certificate, "no certificate found");
     fs::remove_file(&certificate).unwrap();
-    refused("cert", &certificate, "No such file");
+    assert_rejected("cert", &certificate, "No such file");
 }

@@ -1,4 +1,4 @@
-//! `pacegate top` against services that run: one frame as text, and the live view in a terminal.
+//! `pacegate top` against running services: one frame as text, and the live view in a terminal.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,8 +16,8 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 const RULES: &str = "rules: [{name: five, dimension: user, algorithm: fixed_window, limit: 5, window: 1d}]\n";
-/// How long the live view may take to show something.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time within which the live view must show something.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn service() -> Service {
     let directory = tempfile::tempdir().unwrap();
@@ -25,7 +25,7 @@ fn service() -> Service {
     Service::start(&["--config", &config], &[("PACEGATE_ADMIN_KEY", "secret")])
 }
 
-/// A service at an address where one was before.
+/// A service at the address of an earlier one.
 fn service_again(url: &str, key: &str) -> Service {
     let mut process = pacegate()
         .args(["serve", "--http", url.trim_start_matches("http://")])
@@ -44,12 +44,12 @@ fn check(service: &Service, user: &str) {
 }
 
 #[test]
-fn one_frame_says_what_the_service_does() {
+fn one_frame_shows_the_figures() {
     let service = service();
     for _ in 0..7 {
         check(&service, "alice");
     }
-    // Not for a terminal, which is the same as asking for one frame.
+    // Without a terminal, it prints one frame.
     for once in [&["--once"][..], &[]] {
         let arguments = [&["top", "--server", &service.url, "--api-key", "secret"], once].concat();
         let (code, output, errors) = run(&arguments);
@@ -76,33 +76,35 @@ fn one_frame_says_what_the_service_does() {
 }
 
 #[test]
-fn whoever_may_not_look_is_told() {
+fn missing_permission_is_reported() {
     let service = service();
-    let (_, made) = ask(&service.url, "POST", "/api/v1/keys", r#"{"role":"checker","name":"c"}"#).unwrap();
-    let checker = made["secret"].as_str().unwrap_or_else(|| panic!("{made}"));
+    let (_, created) = ask(&service.url, "POST", "/api/v1/keys", r#"{"role":"checker","name":"c"}"#).unwrap();
+    let checker = created["secret"].as_str().unwrap_or_else(|| panic!("{created}"));
     for (key, status) in [("guess", "401 Unauthorized"), ("", "401 Unauthorized"), (checker, "403 Forbidden")]
     {
         let (code, output, errors) = run(&["top", "--server", &service.url, "--api-key", key]);
         assert_eq!((code, output.as_str()), (1, ""), "{errors}");
         assert!(
-            errors.contains(&format!("answered {status}: ")) && errors.contains("role reader"),
+            errors.contains(&format!("returned {status}: ")) && errors.contains("role reader"),
             "{errors}"
         );
     }
-    let (_, made) = ask(&service.url, "POST", "/api/v1/keys", r#"{"role":"reader","name":"r"}"#).unwrap();
+    let (_, created) = ask(&service.url, "POST", "/api/v1/keys", r#"{"role":"reader","name":"r"}"#).unwrap();
     let mut command = pacegate();
-    command.args(["top", "--server", &service.url]).env("PACEGATE_API_KEY", made["secret"].as_str().unwrap());
+    command
+        .args(["top", "--server", &service.url])
+        .env("PACEGATE_API_KEY", created["secret"].as_str().unwrap());
     assert!(command.output().unwrap().status.success());
     let (code, _, errors) = run(&["top", "--server", "ftp://x"]);
     assert!(code == 2 && errors.contains("--server: `ftp://x` must start with http://"), "{errors}");
 }
 
-/// A terminal with the live view in it.
+/// A terminal with the live view.
 struct Terminal {
     process: Child,
-    /// What a person types into.
+    /// The input of the terminal.
     keyboard: File,
-    /// Kept, so that its settings can be looked at.
+    /// Kept open to read its settings.
     inside: OwnedFd,
     shown: mpsc::Receiver<String>,
     text: String,
@@ -139,22 +141,22 @@ impl Terminal {
         Self { process, keyboard, inside: inside.into(), shown, text: String::new() }
     }
 
-    /// Waits until the terminal shows this, in what it has not shown before.
+    /// Waits until the new output of the terminal contains `part`.
     fn wait_for(&mut self, part: &str) {
         while !self.text.contains(part) {
-            match self.shown.recv_timeout(PATIENCE) {
+            match self.shown.recv_timeout(TIMEOUT) {
                 Ok(piece) => self.text.push_str(&piece),
-                Err(_) => panic!("{part} was waited for in vain:\n{}", self.text),
+                Err(_) => panic!("timed out waiting for {part}:\n{}", self.text),
             }
         }
         self.text.clear();
     }
 
-    /// Waits for the end and for the `last` words, and makes sure that the terminal is as it was.
+    /// Waits for the end, with `last` in the output, and asserts that the terminal is restored.
     fn ends(mut self, code: i32, last: &str) {
         assert_eq!(self.process.wait().unwrap().code(), Some(code));
         while !(self.text.contains("\u{1b}[?25h") && self.text.contains(last)) {
-            self.text.push_str(&self.shown.recv_timeout(PATIENCE).unwrap());
+            self.text.push_str(&self.shown.recv_timeout(TIMEOUT).unwrap());
         }
         assert!(self.text.contains("\u{1b}[?1049l"), "the other screen is left: {:?}", self.text);
         let modes = tcgetattr(&self.inside).unwrap().local_modes;
@@ -170,7 +172,7 @@ impl Drop for Terminal {
 }
 
 #[test]
-fn the_view_lives_and_gives_the_terminal_back() {
+fn live_view_updates_and_restores_the_terminal() {
     let service = service();
     check(&service, "alice");
     let mut terminal = Terminal::open(&service.url);
@@ -180,7 +182,7 @@ fn the_view_lives_and_gives_the_terminal_back() {
     assert!(!modes.contains(LocalModes::ICANON), "keys work without a return");
     check(&service, "bob");
     terminal.wait_for("user bob");
-    // The sort in force is bold.
+    // The current sort order is bold.
     terminal.keyboard.write_all(b"n").unwrap();
     terminal.wait_for("\u{1b}[1m[n]ame");
     terminal.keyboard.write_all(b"q").unwrap();
@@ -200,7 +202,7 @@ fn the_view_lives_and_gives_the_terminal_back() {
 }
 
 #[test]
-fn a_service_that_goes_is_waited_for() {
+fn live_view_reconnects_after_a_restart() {
     let mut gone = service();
     let url = gone.url.clone();
     let mut terminal = Terminal::open(&url);
@@ -213,8 +215,8 @@ fn a_service_that_goes_is_waited_for() {
     terminal.wait_for("user carol");
     drop(back);
 
-    // Back with another key: it will never tell, and that ends it.
+    // After a restart with another key, the view ends with the error.
     terminal.wait_for("reconnecting…");
     let _other = service_again(&url, "another");
-    terminal.ends(1, "answered 401 Unauthorized");
+    terminal.ends(1, "returned 401 Unauthorized");
 }

@@ -1,4 +1,5 @@
-//! Traces, as a collector sees them: a span for each check with its store inside, under the caller's trace, and passed on.
+//! Traces as a collector receives them: a span for each check with the span of its store, under the
+//! trace of the caller.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -41,7 +42,7 @@ default_limit: none
 rules: [{name: few, dimension: user, algorithm: fixed_window, limit: 2, window: 1d}]
 ";
 
-/// What speaks OTLP and keeps the spans.
+/// A collector that keeps the spans.
 struct Collector {
     address: SocketAddr,
     spans: mpsc::UnboundedReceiver<(String, Span)>,
@@ -77,7 +78,7 @@ impl Collector {
         Self { address, spans }
     }
 
-    /// The next `count` spans, in the order of their names.
+    /// Returns the next `count` spans, sorted by name.
     async fn spans(&mut self, count: usize) -> Vec<(String, Span)> {
         let mut spans = Vec::new();
         while spans.len() < count {
@@ -114,7 +115,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether the store's span lies within the check's.
+/// Asserts that the span of the store lies within that of the check.
 fn assert_within(store: &Span, check: &Span) {
     assert_eq!((store.name.as_str(), check.name.as_str()), ("store", "check"));
     assert_eq!((&store.trace_id, &store.parent_span_id), (&check.trace_id, &check.span_id));
@@ -137,7 +138,7 @@ fn check_over_http(service: &Service, headers: &str, user: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_check_is_a_span_under_the_callers_with_its_store_inside() {
+async fn check_span_is_a_child_of_the_caller_and_contains_its_store() {
     let mut collector = Collector::start().await;
     let redis = RedisServer::start();
     for store in ["memory:".to_owned(), format!("redis://{}", redis.address())] {
@@ -174,22 +175,22 @@ async fn a_check_is_a_span_under_the_callers_with_its_store_inside() {
             let store = stores.iter().find(|(_, store)| store.parent_span_id == check.span_id);
             assert_within(&store.unwrap().1, check);
         }
-        let mut answers: Vec<(String, String, String)> = checks
+        let mut responses: Vec<(String, String, String)> = checks
             .iter()
             .map(|(_, check)| {
                 let of = |name| attribute(check, name);
                 (of("pacegate.allowed"), of("pacegate.remaining"), of("pacegate.reason"))
             })
             .collect();
-        answers.sort();
+        responses.sort();
         let expected = [("false", "1", "LIMIT_EXCEEDED"), ("true", "1", "")];
-        assert_eq!(answers, expected.map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned())));
+        assert_eq!(responses, expected.map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned())));
     }
 }
 
-/// Batches, streams and Envoy's requests have spans like single checks.
+/// Batches, streams and Envoy requests have the same spans as single checks.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_way_to_check_has_its_spans() {
+async fn every_api_has_spans() {
     let mut collector = Collector::start().await;
     let rules = "default_limit: none\nrules: [{name: few, dimension: user, algorithm: fixed_window, limit: 2, window: 1d}]\ndescriptors: [{domain: edge, name: each, entries: [{key: team}], algorithm: fixed_window, limit: 1, window: 1d}]";
     let (_directory, config) = collector.config(rules);
@@ -209,15 +210,16 @@ async fn every_way_to_check_has_its_spans() {
         limiter.batch_check(traced(batch)).await.unwrap();
     }
     let stream = tokio_stream::iter([of("c"), of("d"), of("e")]);
-    let mut answers = limiter.check_stream(traced(stream)).await.unwrap().into_inner();
-    while answers.message().await.unwrap().is_some() {}
+    let mut responses = limiter.check_stream(traced(stream)).await.unwrap().into_inner();
+    while responses.message().await.unwrap().is_some() {}
     let entry = Entry { key: "team".into(), value: "red".into() };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
     let envoy =
         RateLimitRequest { domain: "edge".into(), descriptors: vec![descriptor], ..Default::default() };
     RateLimitServiceClient::new(channel).should_rate_limit(traced(envoy)).await.unwrap();
     signal(&service.process, "TERM");
-    // Two batches with a span for each decision and one for the store, three of the stream and Envoy's with theirs.
+    // Two batches with a span for each decision and one for the store, three checks of the stream
+    // and Envoy's request with their stores.
     let spans = collector.spans(2 + 3 + 4 + 2 + 4).await;
     assert!(spans.iter().all(|(_, span)| hex(&span.trace_id) == TRACE), "{spans:#?}");
     let named = |name: &str| -> Vec<&Span> {
@@ -238,14 +240,14 @@ async fn every_way_to_check_has_its_spans() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_decides_whether_its_request_is_traced_and_sampling_about_the_others() {
+async fn caller_decides_about_its_traces_and_sampling_about_the_others() {
     let mut collector = Collector::start().await;
     let (_directory, config) = collector.config(RULES);
     let service = Service::start(
         &["--config", &config],
         &[("PACEGATE_TRACES__SAMPLE", "0"), ("PACEGATE_TRACES__SERVICE_NAME", "limits")],
     );
-    // Not wanted by the caller, not sampled here, nonsense, and wanted.
+    // Not sampled by the caller, not sampled here, an invalid header, and sampled by the caller.
     check_over_http(&service, &format!("traceparent: 00-{TRACE}-{CALLER}-00\r\n"), "u");
     check_over_http(&service, "", "u");
     check_over_http(&service, "traceparent: 00-zzz-01\r\n", "u");
@@ -256,9 +258,9 @@ async fn a_caller_decides_whether_its_request_is_traced_and_sampling_about_the_o
     assert!(collector.spans.try_recv().is_err());
 }
 
-/// From the client through the proxy to the upstream on one side and to the service that decides on the other: one trace.
+/// One trace covers the client, the proxy, the upstream, and the service that decides.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_trace_goes_on_to_the_upstream_and_to_the_service() {
+async fn trace_continues_in_the_upstream_and_the_service() {
     let mut collector = Collector::start().await;
     let (_directory, config) = collector.config(
         "default_limit: none\nrules: [{name: each, dimension: ip, algorithm: gcra, limit: 9, window: 1d}]",
@@ -292,11 +294,11 @@ async fn the_trace_goes_on_to_the_upstream_and_to_the_service() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_collector_the_service_works() {
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
+async fn service_works_without_its_collector() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let directory = tempfile::tempdir().unwrap();
-    // It takes connections and says nothing.
-    let traces = format!("{RULES}\ntraces: {{otlp: 'http://{}'}}", nobody.local_addr().unwrap());
+    // It accepts connections and never responds.
+    let traces = format!("{RULES}\ntraces: {{otlp: 'http://{}'}}", silent.local_addr().unwrap());
     let config = file(directory.path(), &traces);
     let service = Service::start(&["--config", &config], &[("PACEGATE_ADMIN_KEY", "secret")]);
     for expected in [200, 200, 429, 429] {
@@ -309,9 +311,8 @@ async fn without_its_collector_the_service_works() {
     assert!(timeout(Duration::from_secs(15), ended).await.expect("it ends").unwrap().success());
 }
 
-/// What is lost is said.
 #[tokio::test(flavor = "multi_thread")]
-async fn spans_that_nobody_takes_are_told() {
+async fn lost_spans_are_logged() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let config = file(directory.path(), &format!("{RULES}\ntraces: {{otlp: 'http://{closed}'}}"));
@@ -324,25 +325,22 @@ async fn spans_that_nobody_takes_are_told() {
     signal(&process, "TERM");
     process.wait().unwrap();
     let log = std::fs::read_to_string(directory.path().join("log")).unwrap();
-    assert!(log.contains("spans did not reach the collector and are lost"), "{log}");
+    assert!(log.contains("spans not exported, and lost"), "{log}");
 }
 
 #[test]
-fn bad_settings_are_named() {
+fn invalid_settings_are_named() {
     for (settings, message) in [
-        ("traces: {}", "traces.otlp: is missing"),
+        ("traces: {}", "traces.otlp: required field is missing"),
         (
             "traces: {otlp: 'localhost:4317'}",
             "traces.otlp: expected a URL that starts with http:// or https://",
         ),
-        ("traces: {otlp: 'http://x:1', sample: 2}", "traces.sample: expected a number from 0 to 1"),
+        ("traces: {otlp: 'http://x:1', sample: 2}", "traces.sample: expected a number between 0 and 1"),
         ("traces: {otlp: 'http://x:1', endpoint: x}", "traces.endpoint: unknown"),
         ("log: {keys: secret}", "log.keys: expected hashed or plain, got \"secret\""),
         ("log: {decisions: some}", "log.decisions: expected none, denied or all, got \"some\""),
-        (
-            "log: {lines_per_second: -1}",
-            "log.lines_per_second: expected a whole number between 0 and 1000000",
-        ),
+        ("log: {lines_per_second: -1}", "log.lines_per_second: must be between 0 and 1000000, got -1"),
         ("metrics: sometimes", "metrics: expected true or false"),
     ] {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `ad_hoc`: limits that requests bring along.
+//! `ad_hoc`: limits that are part of a request.
 
 use std::time::Duration;
 
@@ -9,30 +9,31 @@ use serde::Deserialize;
 
 use crate::value::{As, Between, DAY, SECOND, Span, Text, Word};
 
-/// Which ad-hoc limits requests may send.
+/// Which callers can send ad-hoc limits, and their bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdHocConfig {
-    /// Whose requests may send one.
+    /// Which callers can send ad-hoc limits: all (`always`), those with an API key or with a
+    /// certificate that has a role (`with_key`), or none (`never`).
     #[serde(with = "As::<Word<AdHocCallers>>")]
     pub allow: AdHocCallers,
-    /// The longest window, 1s to 366d.
+    /// Maximum length of the window of an ad-hoc limit.
     #[serde(with = "As::<Text<Span<SECOND, { 366 * DAY }>>>")]
     pub max_window: Duration,
-    /// How many counters a store in memory keeps for them; a tenth of its max_keys unless it is
-    /// set.
+    /// Maximum number of counters of ad-hoc limits in a store in memory. Defaults to a tenth of the
+    /// `max_keys` of the store.
     #[serde(with = "As::<Option<Between<1, { MemoryOptions::KEYS_MAX as u64 }>>>")]
     pub max_keys: Option<usize>,
 }
 
-/// Whose requests may send ad-hoc limits.
+/// Which callers can send ad-hoc limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdHocCallers {
-    /// All.
+    /// All callers.
     Always,
-    /// Those with an API key, or a certificate with a role.
+    /// Callers with an API key, or with a certificate that has a role.
     WithKey,
-    /// None.
+    /// No caller.
     Never,
 }
 
@@ -45,7 +46,7 @@ impl Default for AdHocConfig {
 }
 
 impl AdHocConfig {
-    /// The bounds of a store in memory with these limits.
+    /// Returns `memory` with the bound on counters of ad-hoc limits.
     pub fn bound(&self, memory: MemoryOptions) -> MemoryOptions {
         memory.with_ad_hoc_keys(self.max_keys)
     }

@@ -1,9 +1,10 @@
-//! The configuration as a whole: read from a file and the environment.
+//! The configuration as a whole, from a file and the environment.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pacegate::rules::RULES_MAX;
 use pacegate::{
     FailureMode, InvalidRules, Limit, Limiter, LimiterBuilder, MemoryStore, PathOptions, PlanLimit, Rule,
     Stores, descriptor::DescriptorRule,
@@ -14,7 +15,8 @@ use crate::cursor::{Cursor, Document};
 use crate::descriptor::DescriptorEntry;
 use crate::file::{self, Decider, File, PoliciesSection};
 use crate::node::{Node, Place, Value};
-use crate::rule::{LimitEntry, PlanEntry, RuleEntry};
+use crate::reference;
+use crate::rule::{LimitEntry, PlanEntry, RuleContext, RuleEntry};
 use crate::store::FailureSection;
 use crate::value::OrNone;
 use crate::{
@@ -22,64 +24,68 @@ use crate::{
     RetentionConfig, ServerConfig, ServiceConfig, StoreConfig, TracesConfig,
 };
 
-/// The prefix of environment variables that override a value: `PACEGATE_SERVER__HTTP` is
-/// `server.http`.
+/// Prefix of environment variables that override a value: `PACEGATE_SERVER__HTTP` is `server.http`.
 const ENVIRONMENT_PREFIX: &str = "PACEGATE_";
 /// Variables of the program that are not values of the file.
-const ENVIRONMENT_OTHER: [&str; 2] = ["PACEGATE_ADMIN_KEY", "PACEGATE_API_KEY"];
-/// What Kubernetes sets in every pod beside a service called `pacegate`; none of it can be a value
-/// of the file, whose levels have two underscores between them.
+const ENVIRONMENT_OTHER: [&str; 3] = ["PACEGATE_ADMIN_KEY", "PACEGATE_API_KEY", "PACEGATE_COMMIT"];
+/// Variables that Kubernetes sets in the pods of a namespace with a service called `pacegate`. They
+/// cannot be values of the file, whose levels are separated by two underscores.
 const ENVIRONMENT_KUBERNETES: [&str; 3] = ["PACEGATE_PORT", "PACEGATE_SERVICE_HOST", "PACEGATE_SERVICE_PORT"];
 
-/// Everything that can be configured.
+/// The whole configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The service that decides, for a program in the mode `service`; in the mode `embedded` the
-    /// program decides itself.
+    /// The service that decides in the mode `service`. `None` in the mode `embedded`, in which the
+    /// program itself decides.
     pub service: Option<ServiceConfig>,
-    /// How the service listens.
+    /// Addresses, TLS and bounds of the service.
     pub server: ServerConfig,
-    /// How often the service can be managed.
+    /// Rate limits of the management API.
     pub management: ManagementConfig,
-    /// Where counters are kept; the first is the default one.
+    /// Stores of counters. The first is the default one.
     pub stores: Vec<StoreConfig>,
-    /// Where rules, users and the audit trail are kept.
+    /// Database of rules, users, API keys and the audit trail.
     pub catalog: CatalogConfig,
-    /// Which decisions are kept in the catalog.
+    /// Which decisions are recorded in the catalog.
     pub decision_log: DecisionLogConfig,
-    /// How long the catalog keeps what is not configuration.
+    /// How long the catalog keeps logs and usage.
     pub retention: RetentionConfig,
-    /// What happens while a store fails, for rules that do not say.
+    /// What happens while a store is unavailable, for rules without `on_store_error`.
     pub failure_mode: FailureMode,
-    /// How long a store may take before it counts as failed.
+    /// Time after which a store that has not responded counts as unavailable.
     pub store_timeout: Duration,
-    /// The same for Envoy's requests: Envoy waits for 20 ms by default and lets requests pass then.
+    /// The same for requests of Envoy, which by default waits 20 ms and then allows the request.
     pub envoy_store_timeout: Duration,
-    /// How the spellings of a path are compared.
+    /// How paths are compared.
     pub paths: PathOptions,
-    /// The limit where no rule applies.
+    /// The limit of requests that match no rule.
     pub default_limit: Option<Limit>,
-    /// The dimensions whose identifiers are keys of policies, beside `key`.
+    /// Whether the file sets `default_limit`. Otherwise it is a token bucket of capacity 100 that
+    /// refills at 10 per second.
+    pub sets_default_limit: bool,
+    /// Dimensions whose identifiers are keys of policies, in addition to `key`.
     pub policy_dimensions: Vec<String>,
-    /// How the service logs.
+    /// Format and contents of the log.
     pub log: LogConfig,
-    /// Where traces are sent, if they are.
+    /// Collector of traces. `None` if no traces are recorded.
     pub traces: Option<TracesConfig>,
-    /// Whether checks are measured, and `GET /metrics` answers.
+    /// Whether the service records metrics and serves `GET /metrics`.
     pub metrics: bool,
-    /// Which families of headers are sent with an answer.
+    /// Families of rate limit headers in responses.
     pub headers: Vec<HeaderFamily>,
-    /// The same for answers to Envoy, which can write `X-RateLimit` headers of its own; as
-    /// `headers` unless it is set.
+    /// The same in responses to Envoy, which can write `X-RateLimit` headers itself. `None` is the
+    /// same as `headers`.
     pub envoy_headers: Option<Vec<HeaderFamily>>,
-    /// Which ad-hoc limits requests may send.
+    /// Which callers can send ad-hoc limits, and their bounds.
     pub ad_hoc: AdHocConfig,
-    /// Named lists of limits.
+    /// Named lists of limits that are charged together.
     pub plans: Vec<(String, Vec<PlanLimit>)>,
-    /// Who is limited where.
+    /// Which requests are limited, and to how much.
     pub rules: Vec<Rule>,
     /// Limits on descriptors.
     pub descriptors: Vec<DescriptorRule>,
+    /// Values that are valid and can never match, such as the endpoint `/orders/:id`.
+    pub warnings: Vec<ConfigError>,
 }
 
 impl Default for Config {
@@ -99,6 +105,7 @@ impl Default for Config {
             envoy_store_timeout: envoy_timeout,
             paths: PathOptions::default(),
             default_limit: default_limit.ok(),
+            sets_default_limit: false,
             policy_dimensions: PoliciesSection::default().dimensions,
             log: LogConfig::default(),
             traces: None,
@@ -109,18 +116,24 @@ impl Default for Config {
             plans: Vec::new(),
             rules: Vec::new(),
             descriptors: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }
 
 impl Config {
-    /// The JSON Schema of the file, for editors that complete and check it. It is derived from the
-    /// types that the file is read with.
+    /// Returns the JSON Schema of the file, for editors that complete and check it. It is derived
+    /// from the types that the file is deserialized into.
     pub fn schema() -> String {
-        file::schema()
+        format!("{:#}", file::schema())
     }
 
-    /// Reads a configuration from YAML.
+    /// Returns the reference of the file in Markdown, which is generated from the JSON Schema.
+    pub fn reference() -> String {
+        reference::markdown(&file::schema())
+    }
+
+    /// Parses a configuration in YAML.
     ///
     /// # Errors
     /// Every error in it, each with its line and path.
@@ -128,15 +141,23 @@ impl Config {
         Self::parse_with_environment(text, std::iter::empty())
     }
 
-    /// Reads a configuration from YAML, whose values variables such as `PACEGATE_SERVER__HTTP`
-    /// override.
+    /// Parses a configuration in YAML. Environment variables such as `PACEGATE_SERVER__HTTP`
+    /// override its values.
     ///
     /// # Errors
-    /// Every error in either of them.
+    /// Every error in both.
     pub fn parse_with_environment(
         text: &str,
         environment: impl Iterator<Item = (String, String)>,
     ) -> Result<Self, ConfigErrors> {
+        let (config, errors) = Self::inspect_with_environment(text, environment);
+        if errors.0.is_empty() { Ok(config) } else { Err(errors) }
+    }
+
+    fn inspect_with_environment(
+        text: &str,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> (Self, ConfigErrors) {
         let mut document = Document::parse(text);
         let mut overrides: Vec<(String, String)> = environment
             .filter(|(name, _)| name.starts_with(ENVIRONMENT_PREFIX) && !is_no_setting(name))
@@ -146,25 +167,34 @@ impl Config {
             set_from_environment(&mut document, name, &value);
         }
         let config = Self::read(&document.root());
-        document.finish().map(|()| config)
+        let (errors, warnings) = document.into_findings();
+        (Self { warnings, ..config }, errors)
     }
 
-    /// Reads a file, and the environment of this process.
+    /// Loads a file, and the environment variables of this process.
     ///
     /// # Errors
-    /// Every error, or that the file could not be read.
+    /// Every error in them, or the reason why the file cannot be read.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigErrors> {
-        let text = match path {
-            None => String::new(),
-            Some(path) => std::fs::read_to_string(path).map_err(|error| {
-                let place = path.display().to_string();
-                ConfigErrors(vec![ConfigError { place, path: String::new(), message: error.to_string() }])
-            })?,
+        let (config, errors) = Self::inspect(path);
+        if errors.0.is_empty() { Ok(config) } else { Err(errors) }
+    }
+
+    /// Loads a file as [`load`](Self::load) does, and returns its valid values together with every
+    /// error. Tools use it to check further what is valid.
+    pub fn inspect(path: Option<&Path>) -> (Self, ConfigErrors) {
+        let text = match path.map(std::fs::read_to_string).transpose() {
+            Ok(text) => text.unwrap_or_default(),
+            Err(error) => {
+                let place = path.map(|path| path.display().to_string()).unwrap_or_default();
+                let error = ConfigError { place, path: String::new(), message: error.to_string() };
+                return (Self::default(), ConfigErrors(vec![error]));
+            }
         };
-        // A value that is not text cannot be a setting.
+        // A value that is not UTF-8 cannot be a setting.
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        Self::parse_with_environment(&text, environment)
+        Self::inspect_with_environment(&text, environment)
     }
 
     fn read(root: &Cursor<'_>) -> Self {
@@ -172,13 +202,13 @@ impl Config {
         let defaults = Self::default();
         let service = file.service.read(root);
         if file.mode == Decider::Service && service.is_none() && !root.is_wrong("service") {
-            root.refuse("mode", "needs service.url, the service to ask");
+            root.reject("mode", "`mode: service` requires `service.url`");
         }
         if let (Some(service), Some(cursor)) = (&service, file.service.cursor(root)) {
             service.tls.check(&cursor);
         }
         let server = file.server.read(root).unwrap_or_default();
-        server.check(root);
+        ServerConfig::check(file.server.cursor(root));
         let ad_hoc = file.ad_hoc.read(root).unwrap_or_default();
         let mut stores = StoreConfig::read_all(file.stores.cursor(root));
         for store in &mut stores {
@@ -186,12 +216,20 @@ impl Config {
         }
         let FailureSection { mode, timeout, envoy_timeout } = file.failure.read(root).unwrap_or_default();
         if root.has_no_value("default_limit") {
-            root.refuse("default_limit", "has no value; expected a limit or none");
+            root.reject("default_limit", "field has no value; expected a limit or `none`");
         }
         let default_limit = match file.default_limit.cursor(root).map(Cursor::rejecting_null) {
             None => defaults.default_limit,
             Some(cursor) => cursor.read::<OrNone<LimitEntry>>().and_then(|limit| limit.0?.limit(&cursor)),
         };
+        let (rules, descriptors) = (file.rules.cursor(root), file.descriptors.cursor(root));
+        let count = [&rules, &descriptors].into_iter().flatten().map(Cursor::item_count).sum::<usize>();
+        if count > RULES_MAX {
+            let message = format!("must be at most {RULES_MAX} rules and descriptors, got {count}");
+            root.reject("rules", message);
+        }
+        let paths: PathOptions = file.paths.read(root).unwrap_or_default().into();
+        let context = RuleContext { ipv6_prefix: server.ipv6_prefix, paths, stores: &stores };
         Self {
             service: service.filter(|_| file.mode == Decider::Service),
             management: file.management.read(root).unwrap_or_default(),
@@ -201,8 +239,9 @@ impl Config {
             failure_mode: mode,
             store_timeout: timeout,
             envoy_store_timeout: envoy_timeout,
-            paths: file.paths.read(root).unwrap_or_default().into(),
+            paths,
             default_limit,
+            sets_default_limit: file.default_limit.cursor(root).is_some(),
             policy_dimensions: file.policies.read(root).unwrap_or_default().dimensions,
             log: file.log.read(root).unwrap_or_default(),
             traces: file.traces.read(root),
@@ -211,19 +250,19 @@ impl Config {
             envoy_headers: file.envoy.read(root).unwrap_or_default().headers,
             ad_hoc,
             plans: PlanEntry::read_all(file.plans.cursor(root)),
-            rules: RuleEntry::read_all(file.rules.cursor(root), server.ipv6_prefix, &stores),
-            descriptors: DescriptorEntry::read_all(file.descriptors.cursor(root), &stores),
+            rules: RuleEntry::read_all(rules, context),
+            descriptors: DescriptorEntry::read_all(descriptors, &stores),
             server,
             stores,
+            warnings: Vec::new(),
         }
     }
 
-    /// A limiter with these plans, rules and bounds, for a configuration whose stores are all in
-    /// memory.
+    /// Returns a limiter with these plans, rules and bounds. All stores must be in memory.
     ///
     /// # Errors
-    /// [`InvalidRules`] when a store is remote, or the rules contradict each other; a configuration
-    /// that was parsed has been checked for that.
+    /// [`InvalidRules`] if a store is remote or rules contradict each other. A parsed configuration
+    /// has no contradictions.
     pub fn limiter(&self) -> Result<Limiter, InvalidRules> {
         let mut stores = Stores::default();
         for store in &self.stores {
@@ -235,16 +274,16 @@ impl Config {
         self.limiter_with(stores)
     }
 
-    /// A limiter with these plans and rules on `stores`, which are connected.
+    /// Returns a limiter with these plans and rules on connected `stores`.
     ///
     /// # Errors
-    /// [`InvalidRules`] when a rule names a store that is not among them, or the rules contradict
-    /// each other.
+    /// [`InvalidRules`] if the store of a rule is not among `stores`, or rules contradict each
+    /// other.
     pub fn limiter_with(&self, stores: Stores) -> Result<Limiter, InvalidRules> {
         self.builder().stores(stores).build()
     }
 
-    /// These plans, rules, default limit and failure mode, to add others to.
+    /// Returns a builder with these plans, rules, default limit and failure mode.
     pub fn builder(&self) -> LimiterBuilder {
         let policies = self.policy_dimensions.iter().map(String::as_str);
         let mut builder = Limiter::builder()
@@ -268,7 +307,7 @@ impl Config {
     }
 }
 
-/// Whether a variable with our prefix is not a value of the file.
+/// Whether a variable with the prefix is not a value of the file.
 fn is_no_setting(name: &str) -> bool {
     let of_kubernetes = |known: &&str| {
         let rest = name.strip_prefix(*known);
@@ -277,12 +316,13 @@ fn is_no_setting(name: &str) -> bool {
     ENVIRONMENT_OTHER.contains(&name) || ENVIRONMENT_KUBERNETES.iter().any(of_kubernetes)
 }
 
-/// `PACEGATE_DEFAULT_LIMIT__BURST=5` sets `default_limit.burst`; the value is read as YAML.
+/// Overrides a value: `PACEGATE_DEFAULT_LIMIT__BURST=5` sets `default_limit.burst`. The value is
+/// YAML.
 fn set_from_environment(document: &mut Document, name: String, value: &str) {
     let path = name[ENVIRONMENT_PREFIX.len()..].to_ascii_lowercase();
     let place = Place::Environment(name);
     let parsed = match Node::parse(value) {
-        // `0.0.0.0:8080` and `memory:` are text whatever YAML thinks of them; a map has braces.
+        // `memory:` is text here, although it is a map in YAML. A map needs braces.
         Ok(Node { value: Value::Map(_), .. }) if !value.trim_start().starts_with('{') => {
             Value::Text(value.to_owned())
         }
@@ -290,7 +330,7 @@ fn set_from_environment(document: &mut Document, name: String, value: &str) {
         Err(_) => Value::Text(value.to_owned()),
     };
     if path.split("__").any(str::is_empty) {
-        let message = "names no value; put two underscores between levels, as in PACEGATE_SERVER__HTTP";
+        let message = "expected names separated by two underscores, as in PACEGATE_SERVER__HTTP";
         document.report(place, path, message);
         return;
     }

@@ -1,4 +1,4 @@
-//! `descriptors`: limits on what Envoy, and other clients of its protocol, send.
+//! `descriptors`: limits on the descriptors that Envoy, and other clients of its protocol, send.
 
 use pacegate::{
     Algorithm, FailureMode, Mode,
@@ -13,55 +13,57 @@ use crate::part::Part;
 use crate::rule::{LimitEntry, Quota, Window, check_store};
 use crate::value::{Between, Label, Literal, LiteralOrEmpty, Text, Word};
 
-/// A limit on descriptors.
+/// A rule for descriptors: which ones are limited, and to how much.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DescriptorEntry {
-    /// Only in this domain.
+    /// Applies only to this domain. Defaults to all domains.
     domain: Option<Text<Literal>>,
-    /// Its name.
+    /// Name of the rule, which responses, logs and `replaces` refer to.
     name: Option<Text<Label>>,
-    /// A path of keys and values, as in Envoy's rate limit service.
+    /// Keys and values that a descriptor must have in this order, as in Envoy's rate limit service.
     #[serde(default)]
     #[schemars(extend("minItems" = 1))]
     entries: Part<Vec<PathStep>>,
-    /// Conditions on entries in any order, as in Limitador.
+    /// Conditions on entries in any order, as in Limitador. Mutually exclusive with `entries`.
     #[serde(default)]
     when: Part<Vec<ConditionEntry>>,
-    /// The keys of entries whose values are counted apart.
+    /// Keys of entries whose values have separate counters. Mutually exclusive with `entries`.
     by: Option<Vec<Text<Literal>>>,
-    /// The index of the only descriptor that is looked at.
+    /// Index of the only descriptor of a request that the rule applies to. Mutually exclusive with
+    /// `entries`.
     descriptor: Option<Between<0, 63>>,
-    /// Whether it never denies.
+    /// Whether matching requests are not limited.
     #[serde(default)]
     unlimited: bool,
-    /// Whether it always denies.
+    /// Whether matching requests are always denied.
     #[serde(default)]
     deny: bool,
-    /// How it counts; sliding_window is another name for sliding_log.
+    /// The algorithm. `sliding_window` is another name for `sliding_log`.
     algorithm: Option<Text<Algorithm>>,
-    /// How many per window.
+    /// Number of hits allowed per window. `sliding_log` allows at most 1000000.
     limit: Option<Quota>,
-    /// The window, from 1ms to 366d.
+    /// Length of the window.
     window: Option<Window>,
-    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is
-    /// set.
+    /// Maximum number allowed at once, for `token_bucket`, `leaky_bucket` and `gcra`. Defaults to
+    /// `limit`.
     burst: Option<Quota>,
-    /// Whether it denies requests, or only counts those that it would deny.
+    /// Whether the rule denies requests (`enforce`) or only counts the requests it would deny
+    /// (`shadow`).
     #[serde(default)]
     mode: Word<Mode>,
-    /// The store of its counters; default unless it is set.
+    /// Name of the store that keeps the counters. Defaults to `default`.
     store: Option<String>,
-    /// What happens while its store fails; failure.mode unless it is set.
+    /// What happens while the store is unavailable. Defaults to `failure.mode`.
     on_store_error: Option<Word<FailureMode>>,
-    /// The names of limits that it replaces.
+    /// Names of rules that do not apply where this one does.
     #[serde(default)]
     replaces: Vec<Text<Label>>,
-    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up
-    /// to one capacity.
+    /// Whether a request is allowed while at least 1 is left and then charged in full. The debt is
+    /// at most one capacity.
     #[serde(default)]
     overdraw: bool,
-    /// Whether callers without an API key may refund hits (is_negative_hits).
+    /// Whether callers without an API key can refund hits (`is_negative_hits`).
     #[serde(default)]
     refundable: bool,
 }
@@ -70,23 +72,24 @@ pub(crate) struct DescriptorEntry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PathStep {
-    /// Its key.
+    /// Key of the entry.
     key: Text<Literal>,
-    /// Its value; any value unless it is set, and * matches any characters.
+    /// Value of the entry, in which `*` matches any characters. Defaults to any value, each with
+    /// its own counter.
     value: Option<Text<Literal>>,
 }
 
-/// A condition on an entry: one of is, is_not and starts_with.
+/// A condition on an entry: exactly one of `is`, `is_not` and `starts_with`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ConditionEntry {
-    /// The entry's key.
+    /// Key of the entry.
     key: Text<Literal>,
-    /// The value it must have.
+    /// The value that the entry must have.
     is: Option<Text<LiteralOrEmpty>>,
-    /// The value it must not have.
+    /// The value that the entry must not have.
     is_not: Option<Text<LiteralOrEmpty>>,
-    /// What its value must start with.
+    /// The prefix that the value of the entry must have.
     starts_with: Option<Text<LiteralOrEmpty>>,
 }
 
@@ -100,7 +103,7 @@ impl ConditionEntry {
         let mut tests = tests.into_iter().flatten();
         let (Some(test), None) = (tests.next(), tests.next()) else {
             if !["is", "is_not", "starts_with"].iter().any(|name| cursor.is_wrong(name)) {
-                cursor.refuse("", "expected exactly one of is, is_not and starts_with");
+                cursor.reject("", "expected exactly one of `is`, `is_not` and `starts_with`");
             }
             return None;
         };
@@ -109,7 +112,8 @@ impl ConditionEntry {
 }
 
 impl DescriptorEntry {
-    fn rule(self, cursor: &Cursor<'_>) -> Option<DescriptorRule> {
+    fn rule(self, stores: &[StoreConfig], cursor: &Cursor<'_>) -> Option<DescriptorRule> {
+        check_store(self.store.as_deref(), stores, cursor);
         let selects = self.selector(cursor);
         let Self { algorithm, limit, window, burst, .. } = self;
         let limit = LimitEntry { algorithm, limit, window, burst };
@@ -134,7 +138,7 @@ impl DescriptorEntry {
             [("when", when.is_some()), ("by", self.by.is_some()), ("descriptor", self.descriptor.is_some())];
         if let Some(entries) = entries {
             for (name, _) in is_set.iter().filter(|(_, is_set)| *is_set) {
-                cursor.refuse(name, "cannot be combined with entries");
+                cursor.reject(name, format!("`entries` and `{name}` are mutually exclusive"));
             }
             let items = entries.items();
             let max = DescriptorRule::ENTRIES_MAX;
@@ -142,22 +146,24 @@ impl DescriptorEntry {
                 return None;
             }
             if !(1..=max).contains(&items.len()) {
-                entries.refuse("", format!("expected 1 to {max} entries, got {}", items.len()));
+                entries.reject("", format!("expected 1 to {max} entries, got {}", items.len()));
                 return None;
             }
             let step = |step: PathStep| PathEntry { key: step.key.0, value: step.value.map(|value| value.0) };
-            let steps: Option<Vec<_>> = items.iter().map(|item| item.read().map(step)).collect();
-            return steps.map(Selector::Path);
+            // Every entry is read before one fails, so that all errors are reported.
+            let steps: Vec<Option<_>> = items.iter().map(|item| item.read().map(step)).collect();
+            return steps.into_iter().collect::<Option<_>>().map(Selector::Path);
         }
         let is_missing = is_set[..2].iter().all(|(name, is_set)| !is_set && !cursor.is_wrong(name));
         if is_missing && !cursor.is_wrong("entries") {
-            cursor.refuse("entries", "is missing; expected it, or `when` or `by` for entries in any order");
+            let hint = "use `when` or `by` for entries in any order";
+            cursor.reject("entries", format!("required field is missing; {hint}"));
             return None;
         }
         let when = when.map(|when| when.items()).unwrap_or_default();
         let when = when.iter().map(|item| item.read::<ConditionEntry>()?.condition(item));
         Some(Selector::Conditions {
-            // Every condition is read before any gives up, so that all errors are reported.
+            // Every condition is read before one fails, so that all errors are reported.
             when: when.collect::<Vec<_>>().into_iter().collect::<Option<_>>()?,
             descriptor: self.descriptor.and_then(|index| usize::try_from(index.0).ok()),
             by: self.by.iter().flatten().map(|key| key.0.clone()).collect(),
@@ -166,17 +172,17 @@ impl DescriptorEntry {
 
     pub(crate) fn read_all(descriptors: Option<Cursor<'_>>, stores: &[StoreConfig]) -> Vec<DescriptorRule> {
         let mut found: Vec<(DescriptorRule, Cursor<'_>)> = Vec::new();
+        let mut unread_names: Vec<String> = Vec::new();
         for item in descriptors.map(|cursor| cursor.rejecting_null().items()).unwrap_or_default() {
             let errors = item.error_count();
-            if let Some(rule) = item.read::<Self>().and_then(|entry| entry.rule(&item)) {
-                check_store(rule.store.as_deref(), stores, &item);
-                if let Err(error) = rule.validate() {
-                    item.refuse(error.field(), error.reason());
-                }
-                // A rule with errors may look like another one.
-                if item.error_count() == errors {
-                    found.push((rule, item));
-                }
+            let rule = item.read::<Self>().and_then(|entry| entry.rule(stores, &item));
+            if let Some(rule) = &rule {
+                validate(rule.clone(), &item);
+            }
+            match rule {
+                Some(rule) if item.error_count() == errors => found.push((rule, item)),
+                // A rule with errors is not compared with others, but its name is known.
+                _ => unread_names.extend(item.text("name").map(|name| format!("`{name}`"))),
             }
         }
         for conflict in DescriptorRule::conflicts(found.iter().map(|(rule, _)| rule)) {
@@ -184,31 +190,44 @@ impl DescriptorEntry {
             match conflict.earlier {
                 Some(earlier) => {
                     let earlier = found[earlier].1.path();
-                    cursor.refuse(conflict.field, format!("selects the same as {earlier}"));
+                    cursor.reject(conflict.field, format!("selects the same as {earlier}"));
                 }
-                // A rule that could not be read may be the one that is missing.
-                None if cursor.is_valid() => cursor.refuse(conflict.field, conflict.message),
-                None => {}
+                None if unread_names.iter().any(|name| conflict.message.contains(name)) => {}
+                None => cursor.reject(conflict.field, conflict.message),
             }
         }
         found.into_iter().map(|(rule, _)| rule).collect()
     }
 }
 
-/// `unlimited`, `deny`, or the numbers of a limit.
+/// Reports every invalid field of `rule`. Validation stops at the first, which is therefore reset
+/// before the next attempt.
+fn validate(mut rule: DescriptorRule, cursor: &Cursor<'_>) {
+    while let Err(error) = rule.validate() {
+        cursor.reject(error.field(), error.reason());
+        match error.field() {
+            "replaces" => rule.replaces.clear(),
+            "overdraw" => rule.overdraw = false,
+            "refundable" => rule.refundable = false,
+            _ => return,
+        }
+    }
+}
+
+/// Returns what the rule allows: nothing, everything or a limit.
 fn allowance(unlimited: bool, deny: bool, entry: LimitEntry, cursor: &Cursor<'_>) -> Option<Allowance> {
     let (word, allowance) = match (unlimited, deny) {
         (false, false) => return entry.limit(cursor).map(Allowance::Limit),
         (true, false) => ("unlimited", Allowance::Unlimited),
         (false, true) => ("deny", Allowance::Nothing),
         (true, true) => {
-            cursor.refuse("deny", "cannot be combined with unlimited");
-            return None;
+            cursor.reject("deny", "`unlimited` and `deny` are mutually exclusive");
+            ("unlimited", Allowance::Unlimited)
         }
     };
     for name in ["algorithm", "limit", "window", "burst"] {
         if cursor.get(name).is_some() {
-            cursor.refuse(name, format!("cannot be combined with {word}"));
+            cursor.reject(name, format!("`{word}` and `{name}` are mutually exclusive"));
         }
     }
     Some(allowance)

@@ -1,5 +1,4 @@
-//! A [`Cursor`] as a serde deserializer, which reports each error at the innermost value that it
-//! concerns.
+//! A [`Cursor`] as a serde deserializer, which reports each error at the innermost value.
 
 use std::fmt;
 
@@ -13,8 +12,8 @@ use serde::forward_to_deserialize_any;
 use crate::cursor::Cursor;
 use crate::node::{Node, Value};
 
-/// Text as it is written, also where YAML takes it for a flag or a number: `y`, `007` and `1.10`
-/// are values like any other.
+/// Text as it is written in the file. `y`, `007` and `1.10` are text, although YAML parses them as
+/// a boolean and numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AsWritten(pub String);
 
@@ -41,10 +40,10 @@ impl<'de> Deserialize<'de> for AsWritten {
 
 /// The name of a newtype that is `none` or a value.
 pub(crate) const OR_NONE: &str = "$or_none";
-/// The name of a newtype that remembers under which name it stands and reads nothing.
+/// The name of a newtype that records the name of its field and deserializes nothing.
 pub(crate) const NAME: &str = "$name";
 
-/// The value of a cursor, as serde reads it.
+/// The value of a cursor, as a serde deserializer.
 pub(crate) struct CursorDeserializer<'a>(pub(crate) Cursor<'a>);
 
 impl<'de> Deserializer<'de> for CursorDeserializer<'_> {
@@ -66,7 +65,7 @@ impl<'de> Deserializer<'de> for CursorDeserializer<'_> {
         }
     }
 
-    /// `identifier: 12345` means the text; YAML cannot know.
+    /// Numbers are accepted as text, as in `identifier: 12345`.
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.0.node.value {
             Value::Integer(number) => visitor.visit_string(number.to_string()),
@@ -79,7 +78,7 @@ impl<'de> Deserializer<'de> for CursorDeserializer<'_> {
         self.deserialize_str(visitor)
     }
 
-    /// A field without a value is left out or refused before it is read.
+    /// A field without a value is skipped or rejected before.
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         visitor.visit_some(self)
     }
@@ -98,7 +97,7 @@ impl<'de> Deserializer<'de> for CursorDeserializer<'_> {
         }
     }
 
-    /// Nothing at all is a map without fields.
+    /// Null is a map without fields.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -140,7 +139,7 @@ impl<'de> Deserializer<'de> for CursorDeserializer<'_> {
     }
 }
 
-/// The items of a list that are not known to be wrong.
+/// The items of a list that are not marked as invalid.
 struct Items<'a, 'c> {
     cursor: &'c Cursor<'a>,
     items: &'a [Node],
@@ -165,7 +164,7 @@ impl<'de> SeqAccess<'de> for Items<'_, '_> {
     }
 }
 
-/// The fields of a map that have a value and are not known to be wrong.
+/// The fields of a map that have a value and are not marked as invalid.
 struct Fields<'a, 'c> {
     cursor: &'c Cursor<'a>,
     entries: &'a [(String, Node)],
@@ -193,12 +192,12 @@ impl<'de> MapAccess<'de> for Fields<'_, '_> {
     }
 }
 
-/// Why a value could not be deserialised.
+/// Why a value could not be deserialized.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// A value inside it is wrong, which is reported.
+    /// An inner value is invalid, which is reported already.
     Reported,
-    /// It has no field of this name.
+    /// A required field is missing.
     Missing(&'static str),
     Message(String),
 }
@@ -215,14 +214,14 @@ impl serde::de::Error for Error {
             Unexpected::Signed(number) => number.to_string(),
             Unexpected::Float(number) => number.to_string(),
             Unexpected::Str(text) => format!("{text:?}"),
-            Unexpected::Unit | Unexpected::Option => "nothing".into(),
+            Unexpected::Unit | Unexpected::Option => "no value".into(),
             Unexpected::Seq => "a list".into(),
             Unexpected::Map => "a map".into(),
             other => other.to_string(),
         };
-        // serde names its own types as Rust does.
+        // serde uses the Rust names of its own types.
         let expected = match expected.to_string().as_str() {
-            "u64" => "a whole number from 0".to_owned(),
+            "u64" => "a whole number of at least 0".to_owned(),
             "a boolean" => "true or false".to_owned(),
             _ => expected.to_string(),
         };
@@ -244,7 +243,7 @@ impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reported => formatter.write_str("reported"),
-            Self::Missing(field) => write!(formatter, "{field} is missing"),
+            Self::Missing(field) => write!(formatter, "required field `{field}` is missing"),
             Self::Message(message) => formatter.write_str(message),
         }
     }

@@ -1,18 +1,25 @@
-//! What is wrong with a configuration.
+//! Errors and warnings in a configuration.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// One error in a configuration.
+/// One error or warning in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The line, or the environment variable.
+    /// The line, as `line 7`, or the environment variable.
     pub place: String,
     /// The path of the value, such as `rules[2].window`.
     pub path: String,
-    /// What is wrong with it, and what was expected.
+    /// What is wrong with the value, and what was expected.
     pub message: String,
+}
+
+impl ConfigError {
+    /// Returns the line, if the value is in the file.
+    pub fn line(&self) -> Option<u64> {
+        self.place.strip_prefix("line ")?.parse().ok()
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -25,9 +32,17 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// All errors in a configuration, in the order of its lines.
+/// All errors in a configuration, sorted by line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl ConfigErrors {
+    /// Adds errors that were found later, and sorts all of them by line.
+    pub fn extend(&mut self, errors: impl IntoIterator<Item = ConfigError>) {
+        self.0.extend(errors);
+        self.0.sort_by_key(|error| error.line().unwrap_or(u64::MAX));
+    }
+}
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

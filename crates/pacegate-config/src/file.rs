@@ -1,5 +1,4 @@
-//! The configuration file: the types of this crate describe it, and its JSON Schema is derived from
-//! them.
+//! The configuration file: its sections, and the JSON Schema that is derived from them.
 
 use std::collections::BTreeMap;
 
@@ -23,56 +22,59 @@ use crate::{
     ServerConfig, ServiceConfig, TracesConfig,
 };
 
-/// Every value can be overridden by the environment: PACEGATE_SERVER__HTTP is server.http.
+/// The configuration of the service, of embedding programs and of tools. All fields are optional.
+/// Environment variables override values: `PACEGATE_SERVER__HTTP` is `server.http`.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(title = "Pacegate's configuration")]
+#[schemars(title = "Pacegate configuration")]
 pub(crate) struct File {
-    /// Whether this program decides, or asks a service.
+    /// For programs that embed the library: whether the program decides itself (`embedded`) or
+    /// calls a service (`service`).
     #[serde(with = "As::<Word<Decider>>")]
     pub(crate) mode: Decider,
-    /// The service to ask in the mode service.
+    /// The service that is called with `mode: service`.
     pub(crate) service: Part<ServiceConfig>,
-    /// How the service listens.
+    /// Addresses, TLS and bounds of the service.
     pub(crate) server: Part<ServerConfig>,
-    /// How often each key may use the management API.
+    /// Rate limits of each API key on the management API.
     pub(crate) management: Part<ManagementConfig>,
-    /// Where counters are kept, by name; default is for everything that names no other.
+    /// Stores of counters, by name. `default` is the store of rules without `store`.
     pub(crate) stores: Part<BTreeMap<String, Option<StoreSection>>>,
-    /// Where rules, users and the audit trail are kept.
+    /// Database of rules, users, API keys and the audit trail.
     pub(crate) catalog: Part<CatalogConfig>,
-    /// Which decisions are kept in the catalog.
+    /// Which decisions are recorded in the catalog.
     pub(crate) decision_log: Part<DecisionLogConfig>,
-    /// How long the catalog keeps what is not configuration; at least 1h.
+    /// How long the catalog keeps logs and usage.
     pub(crate) retention: Part<RetentionConfig>,
-    /// What happens while a store fails.
+    /// What happens while a store is unavailable.
     pub(crate) failure: Part<FailureSection>,
-    /// How the spellings of a path are compared.
+    /// How paths are compared.
     pub(crate) paths: Part<PathsSection>,
-    /// The limit where no rule applies, or none.
+    /// The limit of requests that match no rule, or `none`. Without it, a token bucket of capacity
+    /// 100 that refills at 10 per second applies.
     pub(crate) default_limit: Part<OrNone<LimitEntry>>,
-    /// Policies: limits of one key, made at /admin/policies or as rules named policy of the
-    /// dimension key.
+    /// Policies, which are limits of one key. They are created at `/admin/policies`, or as rules
+    /// with the name `policy` and the dimension `key`.
     pub(crate) policies: Part<PoliciesSection>,
-    /// How the service logs.
+    /// Format and contents of the log.
     pub(crate) log: Part<LogConfig>,
-    /// Where traces are sent; there are none without it.
+    /// Collector of traces. Without it, no traces are recorded.
     pub(crate) traces: Part<TracesConfig>,
-    /// Whether checks are measured and GET /metrics answers.
+    /// Whether the service records metrics and serves `GET /metrics`.
     #[serde(default = "measured")]
     pub(crate) metrics: bool,
-    /// Which families of headers are sent with answers.
+    /// Families of rate limit headers in responses.
     #[serde(default = "all_headers", with = "As::<Vec<Word<HeaderFamily>>>")]
     pub(crate) headers: Vec<HeaderFamily>,
-    /// What is different for Envoy.
+    /// Settings for requests of Envoy.
     pub(crate) envoy: Part<EnvoySection>,
-    /// Which ad-hoc limits requests may send.
+    /// Which callers can send ad-hoc limits, and their bounds.
     pub(crate) ad_hoc: Part<AdHocConfig>,
-    /// Named lists of limits that are charged together.
+    /// Plans: named lists of limits that are charged together.
     pub(crate) plans: Part<BTreeMap<String, Plan>>,
-    /// Who is limited where.
+    /// Which requests are limited, and to how much.
     pub(crate) rules: Part<Vec<RuleEntry>>,
-    /// Limits on what Envoy sends.
+    /// Limits on the descriptors that Envoy sends.
     pub(crate) descriptors: Part<Vec<DescriptorEntry>>,
 }
 
@@ -84,31 +86,31 @@ pub(crate) fn all_headers() -> Vec<HeaderFamily> {
     vec![HeaderFamily::XRateLimit, HeaderFamily::Ietf]
 }
 
-/// What decides.
+/// Where decisions are made.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Decider {
-    /// This program.
+    /// In this program.
     #[default]
     Embedded,
-    /// A service.
+    /// In a service.
     Service,
 }
 
 named!(Decider { Embedded => "embedded", Service => "service" });
 
-/// How the spellings of a path are compared.
+/// How paths are compared.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PathsSection {
-    /// Whether %2F and %5C in a path count as slashes or make it invalid (400); unless it is set,
-    /// decode, and refuse in pacegate proxy.
+    /// Whether `%2F` and `%5C` in a path are slashes (`decode`) or make the request invalid
+    /// (`refuse`, status 400). Defaults to `decode`, and to `refuse` in `pacegate proxy`.
     encoded_slashes: Option<Word<EncodedSlashes>>,
-    /// Whether pacegate proxy sends duplicate slashes upstream as one; for matching they always are
-    /// one.
+    /// Whether `pacegate proxy` merges repeated slashes in requests to the upstream. Rules always
+    /// match the merged path.
     merge_slashes: bool,
-    /// Whether parameters of a path segment, as in /report.csv;v=1, are ignored.
+    /// Whether parameters of path segments are ignored, as in `/report.csv;v=1`.
     ignore_parameters: bool,
-    /// Whether ASCII letters of paths are compared without their case.
+    /// Whether paths are compared without regard to the case of ASCII letters.
     ignore_case: bool,
 }
 
@@ -128,11 +130,11 @@ impl From<PathsSection> for PathOptions {
     }
 }
 
-/// Limits of one key.
+/// Policies, which are limits of one key.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PoliciesSection {
-    /// The dimensions whose identifiers are keys of policies, beside key.
+    /// Dimensions whose identifiers are keys of policies, in addition to `key`.
     #[serde(with = "As::<Vec<Text<Dimension>>>")]
     pub(crate) dimensions: Vec<String>,
 }
@@ -143,28 +145,28 @@ impl Default for PoliciesSection {
     }
 }
 
-/// What is different for Envoy.
+/// Settings for requests of Envoy.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct EnvoySection {
-    /// Which families of headers are sent with answers to Envoy; those of headers unless it is set.
+    /// Families of rate limit headers in responses to Envoy. Defaults to `headers`.
     #[serde(with = "As::<Option<Vec<Word<HeaderFamily>>>>")]
     pub(crate) headers: Option<Vec<HeaderFamily>>,
 }
 
-/// The JSON Schema of the file.
-pub(crate) fn schema() -> String {
+/// Returns the JSON Schema of the file.
+pub(crate) fn schema() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let generator = settings.with_transform(RecursiveTransform(reject_null)).into_generator();
     let mut schema = generator.into_root_schema_for::<File>();
-    // A section whose lines are all comments is an empty one; for `default_limit` that is an error.
+    // A section in which all lines are comments is empty. For `default_limit` that is an error.
     accept_null(schema.ensure_object());
     for (name, section) in properties(&mut schema) {
         if let (true, Some(section)) = (name != "default_limit", section.as_object_mut()) {
             accept_null(section);
         }
     }
-    format!("{:#}", schema.as_value())
+    schema.to_value()
 }
 
 fn properties(schema: &mut Schema) -> impl Iterator<Item = (&String, &mut Value)> {
@@ -177,8 +179,8 @@ fn accept_null(schema: &mut Map<String, Value>) {
     }
 }
 
-/// A field without a value is left out, or an error; `Option` alone would describe it as `null`. A
-/// map without a value is an empty one.
+/// Removes `null` from the types of optional fields: a field without a value is left out or an
+/// error. A map without a value is empty.
 fn reject_null(schema: &mut Schema) {
     for (_, field) in properties(schema) {
         for key in ["type", "enum"] {

@@ -1,7 +1,7 @@
-//! The configuration of the service, of embedding programs and of tools: one YAML file.
+//! The configuration file of Pacegate: its types, its reader and its JSON Schema.
 //!
-//! Every value can be overridden by the environment, and all errors are reported at once, each with
-//! its line and path.
+//! One YAML file configures the service, programs that embed the library, and tools. Environment
+//! variables override its values.
 //!
 //! ```
 //! use pacegate::Check;
@@ -20,11 +20,32 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! It connects to nothing: `pacegate-connect` opens the stores that a configuration names.
+//! # Invariants
 //!
-//! A new setting is a field of the struct of its section, whose doc comment is its description in
-//! [`Config::schema`]. A new field of a rule is a field of `RuleEntry` in `rule.rs` and a line of
-//! its conversion.
+//! - This crate connects to nothing. `pacegate-connect` opens the stores of a configuration.
+//! - All errors are reported at once, sorted by line. Each has the line and the path of the field.
+//!   An error never hides another one, and is reported once.
+//! - Errors do not quote values that may contain a password or a secret.
+//! - The JSON Schema and the reference (`docs/configuration.md`) are derived from the types that
+//!   the file is deserialized into, so all three agree on fields, bounds and defaults.
+//! - A value that is valid and can never match is a warning in [`Config::warnings`], not an error.
+//!
+//! # Structure
+//!
+//! Each section of the file has a module (`server`, `store`, `rule`, ...) with serde types. `value`
+//! has the forms of single values. `cursor` deserializes a YAML tree (`node`) and collects every
+//! error. `warning` finds values that can never match. `reference` writes the Markdown page.
+//!
+//! A new setting is a field in the struct of its section, whose doc comment is its description in
+//! [`Config::schema`] and in the reference. A new field of a rule is a field of `RuleEntry` in
+//! `rule.rs` and a line of its conversion. `pacegate config schema --markdown` regenerates the
+//! reference.
+//!
+//! # Where to go next
+//!
+//! - [`Config::load`] loads a file and the environment; [`Config::limiter`] returns a limiter.
+//! - [`reading`] has the reader for tools that read other YAML files.
+//! - `docs/configuration.md` describes every field of the file.
 
 mod ad_hoc;
 mod catalog;
@@ -36,12 +57,14 @@ mod error;
 mod file;
 mod node;
 mod part;
+mod reference;
 mod rule;
 mod server;
 mod service;
 mod store;
 mod telemetry;
 mod value;
+mod warning;
 
 pub use ad_hoc::{AdHocCallers, AdHocConfig};
 pub use catalog::{AUDIT_KEY_LENGTH_MIN, CatalogConfig, DecisionLogConfig, RetentionConfig};
@@ -52,7 +75,7 @@ pub use service::ServiceConfig;
 pub use store::{StoreConfig, StoreTls};
 pub use telemetry::{LogConfig, LogFormat, LogLevel, LoggedDecisions, LoggedKeys, TracesConfig};
 
-/// Deserialises YAML with every error collected at its line, for tools that read other files.
+/// The reader, for tools that read other YAML files: it collects every error with its line.
 ///
 /// ```
 /// use pacegate_config::reading::Document;
@@ -67,7 +90,7 @@ pub use telemetry::{LogConfig, LogFormat, LogLevel, LoggedDecisions, LoggedKeys,
 /// let limit: Option<Limit> = document.root().read();
 /// assert!(limit.is_some_and(|limit| limit.limit.is_none()));
 /// let errors = document.finish().unwrap_err().0;
-/// assert_eq!(errors[0].to_string(), "line 1: limit: expected a whole number from 0, got \"ten\"");
+/// assert_eq!(errors[0].to_string(), "line 1: limit: expected a whole number of at least 0, got \"ten\"");
 /// assert_eq!(errors[1].to_string(), "line 2: window: unknown field; expected one of limit");
 /// ```
 pub mod reading {

@@ -1,4 +1,4 @@
-//! Fields that are read on their own.
+//! Fields that are deserialized separately.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,23 +11,23 @@ use serde::de::{Deserializer, Visitor};
 use crate::cursor::Cursor;
 use crate::deserializer::NAME;
 
-/// A field that is read on its own, so that each error in it is reported.
+/// A field that is deserialized separately from its struct, so that each error in it is reported.
 #[derive(Clone, Debug)]
 pub struct Part<T> {
-    /// The name of the field, if it is set.
+    /// The name of the field. `None` if it is not set.
     name: Option<String>,
     contents: PhantomData<T>,
 }
 
 impl<T> Part<T> {
-    /// The value, if it is set.
+    /// Returns the value. `None` if it is not set.
     pub fn cursor<'a>(&self, parent: &Cursor<'a>) -> Option<Cursor<'a>> {
         self.name.as_ref().and_then(|name| parent.get(name))
     }
 }
 
 impl<T: for<'de> Deserialize<'de>> Part<T> {
-    /// The contents, if it is set and of the right kind.
+    /// Deserializes the value. `None` if it is not set or not of the right kind.
     pub fn read(&self, parent: &Cursor<'_>) -> Option<T> {
         self.cursor(parent).and_then(|cursor| cursor.read())
     }

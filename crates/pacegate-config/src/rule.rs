@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use pacegate::identity;
 use pacegate::{
-    Algorithm, Cost, FailureMode, Limit, Methods, Mode, Pattern, PlanLimit, Rule, Scope,
-    rules::PLAN_LIMITS_MAX,
+    Algorithm, Cost, FailureMode, InvalidLimit, Limit, Methods, Mode, PathOptions, Pattern, PlanLimit, Rule,
+    Scope, rules::PLAN_LIMITS_MAX,
 };
 use schemars::{JsonSchema, json_schema};
 use serde::Deserialize;
@@ -14,41 +14,54 @@ use serde::Deserialize;
 use crate::StoreConfig;
 use crate::cursor::Cursor;
 use crate::value::{Between, DAY, Dimension, Method, Name, Span, Text, Tier, Unit, Word, Written, schema};
+use crate::warning;
 
 pub(crate) type Quota = Between<1, { Limit::QUOTA_MAX }>;
 pub(crate) type Window = Text<Span<1, { 366 * DAY }>>;
 type FixedCost = Between<1, 1_000_000_000>;
 const _: () = assert!(Cost::MAX.get() == 1_000_000_000 && Limit::WINDOW_MAX.as_millis() == 366 * DAY as u128);
 
-/// A limit.
+/// A limit: how many per window, and how they are counted.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LimitEntry {
-    /// How it counts; sliding_window is another name for sliding_log.
+    /// The algorithm. `sliding_window` is another name for `sliding_log`.
     #[schemars(required)]
     pub(crate) algorithm: Option<Text<Algorithm>>,
-    /// How many per window.
+    /// Number of requests, or of units, allowed per window. `sliding_log` allows at most 1000000.
     #[schemars(required)]
     pub(crate) limit: Option<Quota>,
-    /// The window, from 1ms to 366d.
+    /// Length of the window.
     #[schemars(required)]
     pub(crate) window: Option<Window>,
-    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is
-    /// set.
+    /// Maximum number allowed at once, for `token_bucket`, `leaky_bucket` and `gcra`. Defaults to
+    /// `limit`.
     pub(crate) burst: Option<Quota>,
 }
 
 impl LimitEntry {
+    /// Returns the limit. Each field is checked on its own, so that one error does not hide
+    /// another.
     pub(crate) fn limit(self, cursor: &Cursor<'_>) -> Option<Limit> {
-        let algorithm = cursor.require("algorithm", self.algorithm);
-        let quota = cursor.require("limit", self.limit);
-        let window = cursor.require("window", self.window);
-        let limit = Limit::try_new(algorithm?.0, quota?.0, window?.0);
-        let limit = match self.burst {
-            None => limit,
-            Some(burst) => limit.and_then(|limit| limit.with_burst(burst.0)),
-        };
-        limit.map_err(|error| cursor.refuse(error.field(), error.reason())).ok()
+        let algorithm = cursor.require("algorithm", self.algorithm).map(|algorithm| algorithm.0);
+        let quota = cursor.require("limit", self.limit).map(|quota| quota.0);
+        let window = cursor.require("window", self.window).map(|window| window.0);
+        let burst = self.burst.map(|burst| burst.0);
+        let report = |error: InvalidLimit| cursor.reject(error.field(), error.reason());
+        if let (Some(algorithm), Some(quota)) = (algorithm, quota) {
+            let _ = Limit::try_new(algorithm, quota, Limit::WINDOW_MAX).map_err(report);
+        }
+        if let Some(window) = window {
+            let _ = Limit::try_new(Algorithm::TokenBucket, 1, window).map_err(report);
+        }
+        if let Some(algorithm) = algorithm.filter(|algorithm| !algorithm.takes_burst())
+            && burst.is_some()
+            && burst != quota
+        {
+            report(InvalidLimit::BurstNotSupported { algorithm });
+        }
+        let limit = Limit::try_new(algorithm?, quota?, window?).ok()?;
+        burst.map_or(Some(limit), |burst| limit.with_burst(burst).ok())
     }
 }
 
@@ -56,21 +69,21 @@ impl LimitEntry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlanEntry {
-    /// How it counts; sliding_window is another name for sliding_log.
+    /// The algorithm. `sliding_window` is another name for `sliding_log`.
     #[schemars(required)]
     algorithm: Option<Text<Algorithm>>,
-    /// How many per window.
+    /// Number of requests, or of units, allowed per window. `sliding_log` allows at most 1000000.
     #[schemars(required)]
     limit: Option<Quota>,
-    /// The window, from 1ms to 366d.
+    /// Length of the window.
     #[schemars(required)]
     window: Option<Window>,
-    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is
-    /// set.
+    /// Maximum number allowed at once, for `token_bucket`, `leaky_bucket` and `gcra`. Defaults to
+    /// `limit`.
     burst: Option<Quota>,
-    /// What it counts: requests (the default), tokens, bytes or another word.
+    /// What the limit counts: `requests` (the default), `tokens`, `bytes` or another word.
     unit: Option<Text<Unit>>,
-    /// What each request takes, instead of the cost that a check names.
+    /// Fixed cost of each request, instead of the cost that the check sends.
     cost: Option<FixedCost>,
 }
 
@@ -96,27 +109,35 @@ impl PlanEntry {
 
     pub(crate) fn read_all(plans: Option<Cursor<'_>>) -> Vec<(String, Vec<PlanLimit>)> {
         let plans = plans.map(|cursor| cursor.rejecting_null().entries()).unwrap_or_default();
-        let read = |(name, plan): (&str, Cursor<'_>)| {
-            if let Err(reason) = Name::parse(name) {
-                plan.refuse("", reason);
+        plans.into_iter().map(|(name, plan)| (name.to_owned(), Self::read_plan(name, &plan))).collect()
+    }
+
+    fn read_plan(name: &str, plan: &Cursor<'_>) -> Vec<PlanLimit> {
+        if let Err(reason) = Name::parse(name) {
+            plan.reject("", format!("plan name {reason}"));
+        }
+        let items = plan.items();
+        if !(1..=PLAN_LIMITS_MAX).contains(&items.len()) && !plan.is_wrong("") {
+            let count = items.len();
+            plan.reject("", format!("must have between 1 and {PLAN_LIMITS_MAX} limits, got {count}"));
+        }
+        let mut limits: Vec<PlanLimit> = Vec::new();
+        for item in &items {
+            let Some(limit) = item.read::<Self>().and_then(|entry| entry.plan_limit(item)) else { continue };
+            let is_duplicate =
+                |other: &PlanLimit| PlanLimit::check_all(&[other.clone(), limit.clone()]).is_err();
+            if limits.iter().any(is_duplicate) {
+                let algorithm = limit.limit.algorithm();
+                let window = Span::<1, { 366 * DAY }>::show(&limit.limit.window());
+                item.reject("", format!("duplicate {algorithm} limit over {window}"));
             }
-            let items = plan.items();
-            let limits: Vec<PlanLimit> =
-                items.iter().filter_map(|item| item.read::<Self>()?.plan_limit(item)).collect();
-            // Limits that could not be read are reported already.
-            if let Err(invalid) = PlanLimit::check_all(&limits)
-                && limits.len() == items.len()
-                && !plan.is_wrong("")
-            {
-                plan.refuse("", invalid.reason());
-            }
-            (name.to_owned(), limits)
-        };
-        plans.into_iter().map(read).collect()
+            limits.push(limit);
+        }
+        limits
     }
 }
 
-/// A rule: who is limited where.
+/// A rule: which requests are limited, by what they are counted, and to how much.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("anyOf" = [
@@ -124,84 +145,110 @@ impl PlanEntry {
     {"required": ["unlimited"], "properties": {"unlimited": {"const": true}}},
 ]))]
 pub(crate) struct RuleEntry {
-    /// Its name; rules that share it are variants of one limit.
+    /// Name of the rule. Rules with the same name are variants of one limit, of which the most
+    /// specific one applies.
     #[schemars(required)]
     name: Option<Text<Name>>,
-    /// What is counted: user, ip, apikey, key or another word in lower case.
+    /// What requests are counted by: `user`, `ip`, `apikey`, `key` or another lower-case word.
     #[schemars(required)]
     dimension: Option<Text<Dimension>>,
-    /// Only for this identifier.
+    /// Applies only to this identifier of the dimension, such as one user or one address.
     #[schemars(with = "Option<Text<Name>>")]
     identifier: Option<String>,
-    /// Only for users of this tier.
+    /// Applies only to users of this tier.
     tier: Option<Text<Tier>>,
-    /// The endpoints it applies to: /orders/{id}, /api/{*rest} or * (the default).
+    /// Endpoints that the rule applies to: a path such as `/login`, a pattern such as
+    /// `/orders/{id}` or `/api/{*rest}`, or `*` (the default) for all endpoints.
     endpoint: Option<Text<Pattern>>,
-    /// Only for this method.
+    /// Applies only to this HTTP method. `GET` includes `HEAD`.
     method: Option<Text<Method>>,
-    /// Only for these methods, instead of method.
+    /// Applies only to these HTTP methods. Mutually exclusive with `method`.
     methods: Option<Vec<Text<Method>>>,
-    /// Whether it denies requests, or only counts those that it would deny.
+    /// Whether the rule denies requests (`enforce`) or only counts the requests it would deny
+    /// (`shadow`).
     #[serde(default)]
     mode: Word<Mode>,
-    /// One counter for the pattern, or one for each endpoint.
+    /// Whether all endpoints of the pattern share one counter (`pattern`) or each endpoint has its
+    /// own (`endpoint`).
     #[serde(default)]
     counter: Word<Scope>,
-    /// The store of its counters; default unless it is set.
+    /// Name of the store that keeps the counters. Defaults to `default`.
     store: Option<String>,
-    /// What happens while its store fails; failure.mode unless it is set.
+    /// What happens while the store is unavailable. Defaults to `failure.mode`.
     on_store_error: Option<Word<FailureMode>>,
-    /// Whether requests it applies to are not limited; it has no limit then.
+    /// Whether matching requests are not limited. `algorithm`, `limit` and `window` are required
+    /// unless it is `true`.
     #[serde(default)]
     unlimited: bool,
-    /// What it counts: requests (the default), tokens, bytes or another word. Checks name their
-    /// cost in it.
+    /// What the rule counts: `requests` (the default), `tokens`, `bytes` or another word. Checks
+    /// send their cost in this unit.
     unit: Option<Text<Unit>>,
-    /// What each request takes, instead of the cost that a check names.
+    /// Fixed cost of each request, instead of the cost that the check sends.
     cost: Option<FixedCost>,
-    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up
-    /// to one capacity.
+    /// Whether a request is allowed while at least 1 is left and then charged in full. The debt is
+    /// at most one capacity.
     #[serde(default)]
     overdraw: bool,
-    /// How it counts; sliding_window is another name for sliding_log.
+    /// The algorithm. `sliding_window` is another name for `sliding_log`.
     algorithm: Option<Text<Algorithm>>,
-    /// How many per window.
+    /// Number of requests, or of units, allowed per window. `sliding_log` allows at most 1000000.
     limit: Option<Quota>,
-    /// The window, from 1ms to 366d.
+    /// Length of the window.
     window: Option<Window>,
-    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is
-    /// set.
+    /// Maximum number allowed at once, for `token_bucket`, `leaky_bucket` and `gcra`. Defaults to
+    /// `limit`.
     burst: Option<Quota>,
 }
 
+/// The settings that rules depend on.
+#[derive(Clone, Copy)]
+pub(crate) struct RuleContext<'a> {
+    pub(crate) ipv6_prefix: u8,
+    pub(crate) paths: PathOptions,
+    pub(crate) stores: &'a [StoreConfig],
+}
+
+/// The fields that tell variants of one name apart.
+const VARIANT_FIELDS: [&str; 7] =
+    ["name", "dimension", "identifier", "tier", "endpoint", "method", "methods"];
+
 impl RuleEntry {
-    fn rule(self, ipv6_prefix: u8, cursor: &Cursor<'_>) -> Option<Rule> {
+    /// Returns the rule, unless a field is invalid that tells it from its variants. A rule without
+    /// a valid limit gets a stand-in, so that it can still be compared with other rules.
+    fn rule(self, context: RuleContext<'_>, cursor: &Cursor<'_>) -> Option<Rule> {
         let Self { algorithm, limit, window, burst, .. } = self;
-        let limit = if self.unlimited {
-            Some(Limit::largest())
-        } else {
-            LimitEntry { algorithm, limit, window, burst }.limit(cursor)
-        };
+        let limit =
+            if self.unlimited { None } else { LimitEntry { algorithm, limit, window, burst }.limit(cursor) };
         let name = cursor.require("name", self.name);
         let dimension = cursor.require("dimension", self.dimension);
-        // What an identifier may be depends on its dimension, whose error is reported already.
+        check_store(self.store.as_deref(), context.stores, cursor);
+        // What an identifier can be depends on the dimension. An invalid dimension is reported
+        // already.
         let counted = dimension.as_ref().map_or("", |dimension| dimension.0.as_str());
-        let identifier = self.identifier.and_then(|text| {
-            let identifier = identity::identifier(counted, &text, ipv6_prefix).map(Cow::into_owned);
-            identifier.map_err(|error| cursor.refuse("identifier", error.reason())).ok()
+        let identifier = self.identifier.as_deref().map(|text| {
+            let identifier = identity::identifier(counted, text, context.ipv6_prefix).map(Cow::into_owned);
+            identifier.map_err(|error| {
+                let network = warning::network_instead_of_address(counted, text);
+                cursor.reject("identifier", network.unwrap_or_else(|| error.reason().to_owned()));
+            })
         });
+        let identifier = identifier.transpose();
         if self.method.is_some() && self.methods.is_some() {
-            cursor.refuse("methods", "method and methods exclude each other");
+            cursor.reject("methods", "`method` and `methods` are mutually exclusive");
         }
         let methods = self.method.iter().chain(self.methods.iter().flatten()).map(|method| method.0.as_str());
+        let methods = Methods::try_new(methods).unwrap_or_default();
+        if VARIANT_FIELDS.iter().any(|field| cursor.is_wrong_inside(field)) {
+            return None;
+        }
         Some(Rule {
             name: name?.0,
             dimension: dimension?.0,
-            identifier,
+            identifier: identifier.ok()?,
             tier: self.tier.map(|tier| tier.0),
             endpoint: self.endpoint.map_or_else(Pattern::all, |pattern| pattern.0),
-            methods: Methods::try_new(methods).unwrap_or_default(),
-            limit: limit?,
+            methods,
+            limit: limit.unwrap_or_else(Limit::largest),
             unlimited: self.unlimited,
             unit: self.unit.map(|unit| unit.0),
             cost: self.cost.and_then(|cost| Cost::try_new(cost.0).ok()),
@@ -213,36 +260,56 @@ impl RuleEntry {
         })
     }
 
-    pub(crate) fn read_all(rules: Option<Cursor<'_>>, ipv6_prefix: u8, stores: &[StoreConfig]) -> Vec<Rule> {
+    pub(crate) fn read_all(rules: Option<Cursor<'_>>, context: RuleContext<'_>) -> Vec<Rule> {
         let mut found: Vec<(Rule, Cursor<'_>)> = Vec::new();
         for item in rules.map(|cursor| cursor.rejecting_null().items()).unwrap_or_default() {
-            let errors = item.error_count();
-            let rule = item.read::<Self>().and_then(|entry| entry.rule(ipv6_prefix, &item));
-            if let Some(rule) = rule {
-                check_store(rule.store.as_deref(), stores, &item);
-                // A rule with errors may look like a variant of another one.
-                if item.error_count() == errors {
-                    found.push((rule, item));
-                }
+            if let Some(rule) = item.read::<Self>().and_then(|entry| entry.rule(context, &item)) {
+                warn(&rule, context.ipv6_prefix, &item);
+                found.push((rule, item));
             }
         }
+        // Compared as the limiter compares them when it compiles the rules.
+        let compared: Vec<Cow<'_, Rule>> = found
+            .iter()
+            .map(|(rule, _)| rule.compared(context.ipv6_prefix, context.paths).unwrap_or(Cow::Borrowed(rule)))
+            .collect();
         let mut variants = HashMap::new();
-        for (rule, cursor) in &found {
-            if let Some(first) = variants.insert(rule.variant(), cursor) {
+        for (rule, (_, cursor)) in compared.iter().zip(&found) {
+            let first = *variants.entry(rule.variant()).or_insert(cursor);
+            if first.path() != cursor.path() {
                 let (name, first) = (&rule.name, first.path());
-                let message =
-                    format!("`{name}` is the same variant as {first}; change its name or what it applies to");
-                cursor.refuse("", message);
+                let same = "the same dimension, identifier, tier, endpoint and method";
+                cursor.reject("", format!("duplicate rule `{name}`: {first} has {same}"));
             }
         }
         drop(variants);
+        drop(compared);
         found.into_iter().map(|(rule, _)| rule).collect()
+    }
+}
+
+/// Reports values of a rule that can never match.
+fn warn(rule: &Rule, ipv6_prefix: u8, cursor: &Cursor<'_>) {
+    if let Some(message) = cursor.text("endpoint").and_then(warning::endpoint) {
+        cursor.warn("endpoint", message);
+    }
+    let written = rule.identifier.as_deref().and(cursor.text("identifier"));
+    if let Some(message) = written.and_then(|text| warning::identifier(&rule.dimension, text, ipv6_prefix)) {
+        cursor.warn("identifier", message);
+    }
+    let methods = cursor.get("methods").map(|methods| methods.items()).unwrap_or_default();
+    for method in cursor.get("method").into_iter().chain(methods) {
+        let name = method.text("").and_then(|text| identity::method(text).ok());
+        if let Some(message) = name.and_then(|name| warning::method(&name)) {
+            method.warn("", message);
+        }
     }
 }
 
 /// Reports a store that is not among `stores`.
 pub(crate) fn check_store(store: Option<&str>, stores: &[StoreConfig], cursor: &Cursor<'_>) {
     if let Some(name) = store.filter(|name| stores.iter().all(|store| store.name != *name)) {
-        cursor.refuse("store", format!("unknown store `{name}`; expected one under stores"));
+        let known: Vec<&str> = stores.iter().map(|store| store.name.as_str()).collect();
+        cursor.reject("store", format!("unknown store `{name}`; expected one of {}", known.join(", ")));
     }
 }

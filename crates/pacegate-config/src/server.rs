@@ -1,4 +1,4 @@
-//! `server` and `management`: where the service listens, which clients it serves, and its bounds.
+//! `server` and `management`: where the service listens, and the bounds of its clients.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,65 +14,68 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cursor::Cursor;
+use crate::node::Value as Node;
 use crate::value::{As, Between, Form, HOUR, OrNone, Size, Span, Table, Text, Word};
 
-/// How the service listens.
+/// Addresses, TLS and bounds of the service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
-    /// The address of the REST API and the dashboard.
+    /// Address of the REST API and the dashboard.
     #[serde(with = "As::<Text<SocketAddr>>")]
     pub http: SocketAddr,
-    /// The address of the gRPC services, or none.
+    /// Address of the gRPC services, or `none`.
     #[serde(with = "As::<OrNone<Text<SocketAddr>>>")]
     pub grpc: Option<SocketAddr>,
-    /// A second address of the REST API, for health checks and operators, or none. Its connections
-    /// have a bound of their own.
+    /// Second address of the REST API for health checks and operators, or `none`. Its connections
+    /// do not count towards `max_connections`.
     #[serde(with = "As::<OrNone<Text<SocketAddr>>>")]
     pub admin: Option<SocketAddr>,
-    /// Certificates for encrypted connections to all addresses, in PEM; changes of the files are
-    /// followed.
+    /// Certificates for TLS on all addresses, in PEM format. The files are reloaded when they
+    /// change.
     #[serde(with = "As::<Option<TlsSection>>")]
     pub tls: Option<TlsConfig>,
-    /// The networks that may use admin operations; all when it is empty.
+    /// Networks that can use admin operations. An empty list allows all networks.
     #[serde(with = "As::<Vec<Text<IpNet>>>")]
     pub admin_allow: Vec<IpNet>,
-    /// The networks whose X-Forwarded-For is believed; none when it is empty.
+    /// Networks of proxies whose `X-Forwarded-For` header is trusted. An empty list trusts none.
     #[serde(with = "As::<Vec<Text<IpNet>>>")]
     pub trusted_proxies: Vec<IpNet>,
-    /// By how many bits IPv6 addresses are counted in the dimension ip.
+    /// Number of leading bits by which IPv6 addresses are counted in the dimension `ip`.
     #[serde(with = "As::<Between<1, 128>>")]
     pub ipv6_prefix: u8,
-    /// Whether checks need an API key too.
+    /// Whether checks require an API key. The management API always does.
     pub require_key: bool,
-    /// How many connections are served at once; further ones wait in the operating system's queue,
-    /// and those without a request are closed first.
+    /// Maximum number of open connections. Further connections wait in the queue of the operating
+    /// system, and idle connections are closed first.
     #[serde(with = "As::<Between<1, 1_000_000>>")]
     pub max_connections: usize,
-    /// How many connections one client address, or IPv6 network of 64 bits, can have; further ones
-    /// are refused. Those of trusted_proxies are not counted. By default a tenth of
-    /// max_connections, at least 256 and at most half.
+    /// Maximum number of connections of one client address or IPv6 /64 network. Further connections
+    /// are closed. Connections of `trusted_proxies` do not count. Defaults to a tenth of
+    /// `max_connections`, at least 256 and at most half of it.
     #[serde(with = "As::<Option<Between<1, 1_000_000>>>")]
     pub max_connections_per_address: Option<usize>,
-    /// How many requests one connection can have under way at once.
+    /// Maximum number of concurrent requests on one HTTP/2 connection.
     #[serde(with = "As::<Between<1, 10_000>>")]
     pub max_streams: usize,
-    /// How many checks this node decides a second, or none for no bound; further ones are answered
-    /// 503 OVERLOADED at once. A batch counts the identities of its checks.
+    /// Maximum number of checks this node decides per second, or `none` for no bound. Further
+    /// checks are rejected with 503 `OVERLOADED`. A batch counts as the number of its identities.
     #[serde(with = "As::<OrNone<Between<1, 1_000_000_000>>>")]
     pub max_checks_per_second: Option<u64>,
-    /// The memory that the bodies of requests under way take together, 1MiB to 1024GiB; further
-    /// ones are answered 503 OVERLOADED.
+    /// Maximum memory of all request bodies in progress. Further requests are rejected with 503
+    /// `OVERLOADED`.
     #[serde(with = "As::<Text<Size<{ 1 << 20 }, { 1 << 40 }>>>")]
     pub max_request_memory: usize,
-    /// How long a client may take to send a request's head, or stay idle.
+    /// Time after which an idle connection, or one that has not sent a complete request head, is
+    /// closed.
     #[serde(with = "As::<Text<Span<100, HOUR>>>")]
     pub idle_timeout: Duration,
-    /// How long a client may take to send a body, and the service to answer.
+    /// Time after which a request times out: for the client to send the body, and for the service
+    /// to respond.
     #[serde(with = "As::<Text<Span<100, HOUR>>>")]
     pub request_timeout: Duration,
-    /// How long a stopping service reports that it is not ready and serves on, so that load
-    /// balancers turn away.
+    /// Time for which a service that is shutting down reports that it is not ready and still serves
+    /// requests, so that load balancers stop using it.
     #[serde(with = "As::<Text<Span<0, HOUR>>>")]
     pub drain_delay: Duration,
 }
@@ -101,7 +104,7 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Returns what bounds the connections of its listeners.
+    /// Returns the bounds of the connections of its listeners.
     pub fn bounds(&self) -> Bounds {
         Bounds {
             max_connections: self.max_connections,
@@ -113,47 +116,56 @@ impl ServerConfig {
         }
     }
 
-    /// Reports settings that need others.
-    pub(crate) fn check(&self, root: &Cursor<'_>) {
-        let Some(tls) = &self.tls else { return };
-        if tls.files.client_ca.is_none() && tls.files.client_crl.is_some() {
-            root.refuse("server.tls", "client_crl needs client_ca: without it clients show no certificates");
+    /// Reports settings that require others.
+    pub(crate) fn check(server: Option<Cursor<'_>>) {
+        let tls = server.and_then(|server| server.get("tls"));
+        let Some(tls) = tls.filter(|tls| matches!(tls.node.value, Node::Map(_))) else { return };
+        let is_set = |field: &str| tls.get(field).is_some_and(|value| !value.is_empty());
+        // Deserialization stops at the first missing field.
+        if !is_set("cert") && !is_set("key") {
+            tls.require::<()>("key", None);
         }
-        if tls.files.client_ca.is_none() && !tls.identities.is_empty() {
-            root.refuse("server.tls", "identities need client_ca: without it clients show no certificates");
+        for field in ["client_crl", "identities"] {
+            if is_set(field) && !is_set("client_ca") && !tls.is_wrong(field) {
+                tls.reject(field, format!("`{field}` requires `client_ca`"));
+            }
         }
-        if tls.identities.len() > IDENTITIES_MAX {
-            let count = tls.identities.len();
-            root.refuse("server.tls.identities", format!("expected at most {IDENTITIES_MAX}, got {count}"));
+        if let Some(Node::Map(identities)) = tls.get("identities").map(|cursor| &cursor.node.value)
+            && identities.len() > IDENTITIES_MAX
+        {
+            let count = identities.len();
+            tls.reject("identities", format!("must be at most {IDENTITIES_MAX} names, got {count}"));
         }
     }
 }
 
 const IDENTITIES_MAX: usize = 10_000;
 
-/// How connections of clients are encrypted.
+/// TLS for connections of clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The certificate, its key, and what clients' certificates are checked with.
+    /// The certificate, its private key, and the authorities of client certificates.
     pub files: TlsFiles,
-    /// What clients may do without an API key, by a name in their certificate.
+    /// Roles of clients without an API key, by a name in their certificate.
     pub identities: Vec<(CertificateName, Role)>,
 }
 
-/// Files for encrypted connections of clients, in PEM.
+/// Files for TLS connections of clients, in PEM format.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TlsSection {
-    /// The certificate of the service, followed by its intermediates.
+    /// Certificate of the service, followed by its intermediate certificates.
     cert: PathBuf,
-    /// The private key of that certificate.
+    /// Private key of the certificate.
     key: PathBuf,
-    /// The authorities that sign clients' certificates; if it is set, clients must show one (mTLS).
+    /// Certificate authorities of client certificates. If set, clients must send a certificate
+    /// (mTLS).
     client_ca: Option<PathBuf>,
-    /// Revocation lists of these authorities; clients with a revoked certificate are rejected.
+    /// Revocation lists of these authorities. Clients with a revoked certificate are rejected.
+    /// Requires `client_ca`.
     client_crl: Option<PathBuf>,
     /// Roles of clients without an API key, by a subject alternative name of their certificate:
-    /// dns:, uri:, email: or ip: and the name.
+    /// `dns:`, `uri:`, `email:` or `ip:` and the name. Requires `client_ca`.
     #[serde(default, with = "As::<Table<Text<CertificateName>, Word<Role>>>")]
     identities: Vec<(CertificateName, Role)>,
 }
@@ -164,13 +176,13 @@ impl Form<TlsConfig> for TlsSection {
         TlsConfig { files: TlsFiles { cert, key, client_ca, client_crl }, identities }
     }
 
-    /// By default there is none.
+    /// There is no default.
     fn show(_: &TlsConfig) -> Value {
         Value::Null
     }
 }
 
-/// What a caller may do.
+/// What a caller is allowed to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Everything.
@@ -183,14 +195,14 @@ pub enum Role {
 
 named!(Role { Admin => "admin", Reader => "reader", Checker => "checker" });
 
-/// How often each key may use the management API; the service limits itself.
+/// Rate limits of each API key on the management API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ManagementConfig {
-    /// Requests that change nothing, in any minute.
+    /// Maximum number of requests per minute that change nothing.
     #[serde(with = "As::<Between<1, { Limit::SLIDING_LOG_QUOTA_MAX }>>")]
     pub reads_per_minute: u64,
-    /// Requests that change something, in any minute.
+    /// Maximum number of requests per minute that change something.
     #[serde(with = "As::<Between<1, { Limit::SLIDING_LOG_QUOTA_MAX }>>")]
     pub writes_per_minute: u64,
 }

@@ -1,4 +1,4 @@
-//! `service`: the service that decides for an embedding program.
+//! `service`: the service that an embedding program calls.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use serde::Deserialize;
 use crate::StoreTls;
 use crate::value::{As, HttpUrl, Text};
 
-/// A service that decides for an embedding program.
+/// The service that an embedding program calls.
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
-    /// The address of its gRPC interface: http:// or https://.
+    /// URL of its gRPC services, which starts with `http://` or `https://`.
     #[serde(with = "As::<Text<HttpUrl>>")]
     pub url: String,
-    /// The API key to send.
+    /// API key to send with checks.
     pub key: Option<String>,
-    /// Files for encrypted connections, in PEM; cert and key go together.
+    /// Files for TLS connections, in PEM format.
     #[serde(default)]
     #[schemars(with = "Option<StoreTls>")]
     pub tls: StoreTls,

@@ -1,4 +1,4 @@
-//! `stores` and `failure`: where counters are kept, and what happens while that store fails.
+//! `stores` and `failure`: where counters are kept, and what happens while a store is unavailable.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,49 +14,55 @@ use crate::value::{As, Between, SECOND, Span, Text, Word, Written, written};
 
 const STORES_MAX: usize = 64;
 const SHARDS_MAX: usize = 64;
-/// What the URL of a store outside this process can start with.
+/// Schemes of the URL of a remote store.
 const SCHEMES: [&str; 6] =
     ["redis://", "rediss://", "redis+sentinel://", "redis+cluster://", "mysql://", "postgres://"];
 const KEYS_MAX: u64 = MemoryOptions::KEYS_MAX as u64;
 
-/// A store that rules can name.
+/// A store that rules can refer to by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// Its name; `default` for the store of rules that name none.
+    /// The name; `default` is the store of rules without `store`.
     pub name: String,
-    /// Where it is: `memory:` for this process. It may hold a password.
+    /// The URL, which may contain a password; `memory:` is the memory of this process.
     pub url: String,
-    /// Instead of one URL, several that share the identities among them.
+    /// URLs of several stores that share the identities, instead of one URL.
     pub shards: Vec<String>,
-    /// The line it is at, or the environment variable.
+    /// The line of its URL, or the environment variable.
     pub place: String,
-    /// The bounds of a store in memory.
+    /// Bounds of a store in memory.
     pub memory: MemoryOptions,
-    /// Files for encrypted connections.
+    /// Files for TLS connections.
     pub tls: StoreTls,
-    /// How many connections there are to each server; the adapter's default unless it is set.
+    /// Number of connections to each server. `None` is the default of the kind of store.
     pub connections: Option<usize>,
-    /// How many new keys this node makes in Redis a second; further ones are counted in this
-    /// process.
+    /// Maximum number of new Redis keys this node creates per second. Further new keys are counted
+    /// in memory.
     pub new_keys_per_second: Option<u64>,
 }
 
-/// Files for encrypted connections, in PEM; cert and key go together.
+/// Files for TLS connections to a server, in PEM format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreTls {
-    /// The authorities to trust instead of those of the operating system.
+    /// Certificate authorities to trust instead of those of the operating system.
     pub ca: Option<PathBuf>,
-    /// The certificate to show to the server.
+    /// Client certificate to send to the server. Requires `key`.
     pub cert: Option<PathBuf>,
-    /// The key of that certificate.
+    /// Private key of the client certificate. Requires `cert`.
     pub key: Option<PathBuf>,
 }
 
 impl StoreTls {
     pub(crate) fn check(&self, cursor: &Cursor<'_>) {
-        if self.cert.is_some() != self.key.is_some() {
-            cursor.refuse("tls", "cert and key go together");
+        for (field, required, is_alone) in [
+            ("cert", "key", self.cert.is_some() && self.key.is_none()),
+            ("key", "cert", self.key.is_some() && self.cert.is_none()),
+        ] {
+            let is_reported = cursor.get("tls").is_some_and(|tls| tls.is_wrong(required));
+            if is_alone && !is_reported {
+                cursor.reject(&format!("tls.{field}"), format!("`{field}` requires `{required}`"));
+            }
         }
     }
 }
@@ -65,11 +71,10 @@ impl StoreConfig {
     /// The URL of the store in this process.
     pub const MEMORY: &'static str = "memory:";
 
-    /// How many new keys a second a service makes in Redis where checks need no API key and nothing
-    /// else is configured.
+    /// Default of `new_keys_per_second` for a service whose checks need no API key.
     pub const NEW_KEYS_PER_SECOND: u64 = 10_000;
 
-    /// A store with the default bounds.
+    /// Returns a store with the default bounds.
     pub fn new(name: &str, url: &str) -> Self {
         Self {
             name: name.into(),
@@ -83,23 +88,23 @@ impl StoreConfig {
         }
     }
 
-    /// Whether it is in this process.
+    /// Whether the store is in the memory of this process.
     pub fn is_memory(&self) -> bool {
         self.url == Self::MEMORY && self.shards.is_empty()
     }
 
-    /// Every URL it is at.
+    /// Returns every URL of the store.
     pub fn urls(&self) -> &[String] {
         if self.shards.is_empty() { std::slice::from_ref(&self.url) } else { &self.shards }
     }
 
-    /// The stores of the file, of which the default one is first.
+    /// Returns the stores of the file. The default one is first.
     pub(crate) fn read_all(stores: Option<Cursor<'_>>) -> Vec<Self> {
         let mut found = vec![Self::new(Stores::DEFAULT, Self::MEMORY)];
         let Some(cursor) = stores else { return found };
         for (name, entry) in cursor.entries() {
             if let Err(invalid) = check_store(name) {
-                entry.refuse("", format!("the name of a store {}", invalid.reason()));
+                entry.reject("", format!("store name {}", invalid.reason()));
             }
             let store = entry.read::<StoreSection>().unwrap_or_default().store(name, &entry);
             match found.iter_mut().find(|other| other.name == store.name) {
@@ -108,33 +113,33 @@ impl StoreConfig {
             }
         }
         if found.len() > STORES_MAX {
-            cursor.refuse("", format!("expected at most {STORES_MAX} stores, got {}", found.len()));
+            cursor.reject("", format!("expected at most {STORES_MAX} stores, got {}", found.len()));
         }
         found
     }
 }
 
-/// A store.
+/// A store of counters.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StoreSection {
-    /// memory: (the default), redis://, rediss://, redis+sentinel://, redis+cluster://, mysql:// or
-    /// postgres://.
+    /// URL of the store: `memory:` (the default) or a URL that starts with `redis://`, `rediss://`,
+    /// `redis+sentinel://`, `redis+cluster://`, `mysql://` or `postgres://`.
     url: Option<Text<StoreUrl>>,
-    /// Instead of url, several stores that share the identities.
+    /// URLs of several remote stores that share the identities. Mutually exclusive with `url`.
     #[schemars(extend("minItems" = 1, "maxItems" = SHARDS_MAX))]
     shards: Option<Vec<Text<RemoteUrl>>>,
-    /// For a store in memory: how many keys are kept; 1000000 unless it is set.
+    /// For a store in memory: maximum number of keys. Defaults to 1000000.
     max_keys: Option<Between<1, KEYS_MAX>>,
-    /// For a store in memory: how many idempotency keys are kept; 262144 unless it is set.
+    /// For a store in memory: maximum number of idempotency keys. Defaults to 262144.
     max_idempotency_keys: Option<Between<1, KEYS_MAX>>,
-    /// For a remote store: connections to each server.
+    /// For a remote store: number of connections to each server.
     connections: Option<Between<1, 64>>,
-    /// For Redis: how many keys that live for ten seconds or more this node makes a second; further
-    /// new keys are counted in this process. 10000 for a service whose checks need no key,
-    /// otherwise unbounded.
+    /// For Redis: maximum number of keys with a time to live of ten seconds or more that this node
+    /// creates per second. Further new keys are counted in memory. Defaults to 10000 for a service
+    /// whose checks need no API key, otherwise unbounded.
     new_keys_per_second: Option<Between<1, 1_000_000_000>>,
-    /// For a remote store: files for encrypted connections, in PEM; cert and key go together.
+    /// For a remote store: files for TLS connections, in PEM format.
     tls: Option<StoreTls>,
 }
 
@@ -142,22 +147,23 @@ impl StoreSection {
     fn store(self, name: &str, cursor: &Cursor<'_>) -> StoreConfig {
         let only_for = |kind: &str, fields: &[(&str, bool)]| {
             for (field, _) in fields.iter().filter(|(_, is_set)| *is_set) {
-                cursor.refuse(field, format!("applies only to {kind}"));
+                cursor.reject(field, format!("applies only to {kind}"));
             }
         };
         let mut store = StoreConfig::new(name, StoreConfig::MEMORY);
-        store.place = cursor.place().to_string();
+        let url = ["url", "shards"].iter().find_map(|field| cursor.get(field));
+        store.place = url.as_ref().unwrap_or(cursor).place().to_string();
         if let Some(shards) = self.shards {
             if !(1..=SHARDS_MAX).contains(&shards.len()) {
-                cursor.refuse("shards", format!("expected 1 to {SHARDS_MAX} URLs, got {}", shards.len()));
+                cursor.reject("shards", format!("expected 1 to {SHARDS_MAX} URLs, got {}", shards.len()));
             }
             if self.url.is_some() {
-                cursor.refuse("shards", "url and shards exclude each other");
+                cursor.reject("shards", "`url` and `shards` are mutually exclusive");
             }
             store.shards = shards.into_iter().map(|url| url.0).collect();
         }
-        // A URL that is wrong says nothing about which fields apply.
-        let is_known = !cursor.is_wrong("url") && !cursor.is_wrong("shards");
+        // The kind of store that an invalid URL is meant for is not known.
+        let is_known = !cursor.is_wrong("url") && !cursor.is_wrong_inside("shards");
         store.url = self.url.map_or(store.url, |url| url.0);
         match store.is_memory() {
             _ if !is_known => {}
@@ -189,9 +195,9 @@ impl StoreSection {
     }
 }
 
-/// The URL of a store; errors do not quote it, because it may hold a password.
+/// The URL of a store. Errors do not quote it, because it may contain a password.
 struct StoreUrl;
-/// The URL of a store outside this process.
+/// The URL of a remote store.
 struct RemoteUrl;
 
 written! {
@@ -206,17 +212,18 @@ written! {
     };
 }
 
-/// What happens while a store fails.
+/// What happens while a store is unavailable.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct FailureSection {
-    /// Whether requests are allowed (open), denied (closed) or counted in this process (local).
+    /// Whether requests are allowed (`open`), denied (`closed`) or counted in the memory of this
+    /// node (`local`).
     #[serde(with = "As::<Word<FailureMode>>")]
     pub(crate) mode: FailureMode,
-    /// How long a store may take, 1ms to 10s.
+    /// Time after which a store that has not responded counts as unavailable.
     #[serde(with = "As::<Text<Span<1, { 10 * SECOND }>>>")]
     pub(crate) timeout: Duration,
-    /// The same for Envoy's requests: Envoy waits for 20ms by default and lets requests pass then.
+    /// The same for requests of Envoy, which by default waits 20ms and then allows the request.
     #[serde(with = "As::<Text<Span<1, { 10 * SECOND }>>>")]
     pub(crate) envoy_timeout: Duration,
 }

@@ -6,23 +6,23 @@ use serde::Deserialize;
 
 use crate::value::{As, Between, HttpUrl, Share, Text, Word};
 
-/// How the service logs.
+/// Format and contents of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// The format of log lines.
+    /// Format of log lines: text for people (`pretty`) or one JSON object per line (`json`).
     #[serde(with = "As::<Word<LogFormat>>")]
     pub format: LogFormat,
-    /// The least severe lines that are logged.
+    /// Lowest level of log lines that are written.
     #[serde(with = "As::<Word<LogLevel>>")]
     pub level: LogLevel,
-    /// Which decisions have a line.
+    /// Which decisions are logged. `denied` includes decisions made while a store was unavailable.
     #[serde(with = "As::<Word<LoggedDecisions>>")]
     pub decisions: LoggedDecisions,
-    /// How identifiers are written in these lines.
+    /// How identifiers are logged: as the start of their SHA-256 (`hashed`) or unchanged (`plain`).
     #[serde(with = "As::<Word<LoggedKeys>>")]
     pub keys: LoggedKeys,
-    /// How many decisions have a line in one second; the others are counted.
+    /// Maximum number of decisions logged per second. Further decisions are counted only.
     #[serde(with = "As::<Between<0, 1_000_000>>")]
     pub lines_per_second: u64,
 }
@@ -30,15 +30,15 @@ pub struct LogConfig {
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Pretty,
-    /// For machines: one JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 named!(LogFormat { Pretty => "pretty", Json => "json" });
 
-/// How severe a line must be to be logged.
+/// The lowest level of log lines that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
     /// Nothing is logged.
@@ -47,9 +47,9 @@ pub enum LogLevel {
     Error,
     /// Warnings and errors.
     Warn,
-    /// What happens to the service as a whole.
+    /// Events of the service as a whole.
     Info,
-    /// What happens inside it.
+    /// Internal events.
     Debug,
     /// Everything.
     Trace,
@@ -64,12 +64,12 @@ named!(LogLevel {
     Trace => "trace",
 });
 
-/// Which decisions have a line in the log.
+/// Which decisions are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoggedDecisions {
     /// None.
     None,
-    /// Those that deny, or were made without their store.
+    /// Denied requests, and decisions made while a store was unavailable.
     Denied,
     /// All.
     All,
@@ -77,12 +77,12 @@ pub enum LoggedDecisions {
 
 named!(LoggedDecisions { None => "none", Denied => "denied", All => "all" });
 
-/// How identifiers are written in the log.
+/// How identifiers are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoggedKeys {
-    /// As the start of their SHA-256: the same key can be followed, and is not shown.
+    /// As the start of their SHA-256, so that one key can be followed without being shown.
     Hashed,
-    /// As they are.
+    /// Unchanged.
     Plain,
 }
 
@@ -100,17 +100,18 @@ impl Default for LogConfig {
     }
 }
 
-/// Where traces are sent.
+/// Collector of traces.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TracesConfig {
-    /// The collector, which speaks OTLP over gRPC: http:// or https://.
+    /// URL of a collector for OTLP over gRPC, which starts with `http://` or `https://`.
     #[serde(with = "As::<Text<HttpUrl>>")]
     pub otlp: String,
-    /// The share of traces that begin here and are kept, from 0 to 1. Callers decide about theirs.
+    /// Share of traces started by this service that are recorded. Callers decide about traces that
+    /// they start.
     #[serde(default = "all", with = "As::<Share>")]
     pub sample: f64,
-    /// The name of the service in traces.
+    /// Name of the service in traces.
     #[serde(default = "service_name")]
     pub service_name: String,
 }

@@ -1,5 +1,5 @@
-//! The forms of values in the file: each reads one value and describes it in the schema, so that
-//! both agree on its bounds.
+//! The forms of values in the file. Each deserializes one value and describes it in the schema, so
+//! that both agree on its bounds.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,21 +13,24 @@ use pacegate::{Algorithm, Pattern};
 use pacegate_core::Named;
 use pacegate_http::{CertificateName, InvalidCertificateName};
 use schemars::{JsonSchema, Schema, json_schema};
-use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, Unexpected, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::deserializer::{AsWritten, OR_NONE};
 
+/// The keyword of the schema for the type that the reference shows.
+pub(crate) const DOCUMENTED_TYPE: &str = "x-type";
+
 /// A form of values of the type `V`.
 pub(crate) trait Form<V>: DeserializeOwned + JsonSchema {
     fn value(self) -> V;
 
-    /// The value in the file, for the defaults in the schema.
+    /// Returns the value as it is written in the file, for defaults in the schema.
     fn show(value: &V) -> Value;
 }
 
-/// Reads a field in the form `F`: `#[serde(with = "As::<Between<1, 64>>")]`.
+/// Deserializes a field in the form `F`: `#[serde(with = "As::<Between<1, 64>>")]`.
 pub(crate) struct As<F>(PhantomData<F>);
 
 impl<F> As<F> {
@@ -46,7 +49,7 @@ impl<F> As<F> {
     }
 }
 
-/// Describes a form by a schema that does not refer to others by name.
+/// Implements `JsonSchema` for a form, without references to other schemas by name.
 macro_rules! schema {
     ([$($generic:tt)*] $form:ty, $generator:ident => $schema:expr) => {
         impl<$($generic)*> JsonSchema for $form {
@@ -99,7 +102,7 @@ impl<A, B, K: Form<A>, V: Form<B>> Form<Vec<(A, B)>> for Table<K, V> {
         self.0.into_iter().map(|(key, value)| (key.value(), value.value())).collect()
     }
 
-    /// By default it is empty.
+    /// The default is empty.
     fn show(_: &Vec<(A, B)>) -> Value {
         json!({})
     }
@@ -128,7 +131,7 @@ impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Deserialize<'de> for Table<K
     }
 }
 
-/// A whole number.
+/// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy)]
 pub(crate) struct Between<const MIN: u64, const MAX: u64>(pub(crate) u64);
 
@@ -151,7 +154,12 @@ impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Between<MIN, MAX>
                 if (MIN..=MAX).contains(&number) {
                     return Ok(Between(number));
                 }
-                Err(E::invalid_value(Unexpected::Unsigned(number), &self))
+                Err(E::custom(format!("must be between {MIN} and {MAX}, got {number}")))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+                // Every number that is not negative is passed to `visit_u64`.
+                Err(E::custom(format!("must be between {MIN} and {MAX}, got {number}")))
             }
         }
         deserializer.deserialize_u64(Number)
@@ -191,7 +199,7 @@ impl Form<f64> for Share {
 impl<'de> Deserialize<'de> for Share {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let share = f64::deserialize(deserializer).ok().filter(|share| (0.0..=1.0).contains(share));
-        share.map(Self).ok_or_else(|| D::Error::custom("expected a number from 0 to 1"))
+        share.map(Self).ok_or_else(|| D::Error::custom("expected a number between 0 and 1"))
     }
 }
 
@@ -267,22 +275,22 @@ impl<'de, T: Named> Deserialize<'de> for Word<T> {
     }
 }
 
-/// A value that is written as text.
+/// A type of value that is written as text.
 pub(crate) trait Written {
     type Value;
 
-    /// Whether it is text where YAML takes it for a flag or a number.
+    /// Whether the text is taken as written where YAML parses it as a boolean or a number.
     const AS_WRITTEN: bool = false;
 
     fn schema() -> Schema;
 
-    /// What the text means, or what was expected instead of it.
+    /// Returns the value of the text, or the error message.
     fn parse(text: &str) -> Result<Self::Value, String>;
 
     fn show(value: &Self::Value) -> String;
 }
 
-/// What a text means.
+/// A value in the form of a text.
 pub(crate) struct Text<W: Written>(pub(crate) W::Value);
 
 schema!([W: Written] Text<W>, _generator => W::schema());
@@ -307,7 +315,7 @@ impl<'de, W: Written> Deserialize<'de> for Text<W> {
     }
 }
 
-/// A duration with its unit, in bounds that are given in milliseconds.
+/// A duration with a unit. The bounds are in milliseconds.
 pub(crate) struct Span<const MIN_MS: u64, const MAX_MS: u64>;
 
 pub(crate) const SECOND: u64 = 1_000;
@@ -315,6 +323,13 @@ pub(crate) const HOUR: u64 = 3_600 * SECOND;
 pub(crate) const DAY: u64 = 24 * HOUR;
 /// No upper bound.
 pub(crate) const FOREVER: u64 = u64::MAX;
+
+impl<const MIN_MS: u64, const MAX_MS: u64> Span<MIN_MS, MAX_MS> {
+    fn bounds() -> String {
+        let [min, max] = [MIN_MS, MAX_MS].map(|ms| Self::show(&Duration::from_millis(ms)));
+        if MAX_MS == FOREVER { format!("at least {min}") } else { format!("{min} to {max}") }
+    }
+}
 
 impl<const MIN_MS: u64, const MAX_MS: u64> Written for Span<MIN_MS, MAX_MS> {
     type Value = Duration;
@@ -324,6 +339,7 @@ impl<const MIN_MS: u64, const MAX_MS: u64> Written for Span<MIN_MS, MAX_MS> {
             "type": "string",
             "pattern": r"^\s*([0-9]+(\.[0-9]+)?\s*[a-zµ]+\s*)+$",
             "examples": ["500ms", "60s", "5m", "1h 30m", "1d"],
+            (DOCUMENTED_TYPE): (format!("duration, {}", Self::bounds())),
         })
     }
 
@@ -337,13 +353,13 @@ impl<const MIN_MS: u64, const MAX_MS: u64> Written for Span<MIN_MS, MAX_MS> {
             return Ok(duration);
         }
         let bounds = match MAX_MS {
-            FOREVER => format!("of at least {}", Self::show(&min)),
+            FOREVER => format!("at least {}", Self::show(&min)),
             _ => format!("between {} and {}", Self::show(&min), Self::show(&max)),
         };
-        Err(format!("expected a duration {bounds}, got {text:?}"))
+        Err(format!("must be {bounds}, got {text:?}"))
     }
 
-    /// In the largest unit that shows it as a whole number.
+    /// Writes a duration in the largest unit of which it is a whole number.
     fn show(duration: &Duration) -> String {
         let ms = duration.as_millis();
         let units = [("d", DAY), ("h", HOUR), ("m", 60 * SECOND), ("s", SECOND), ("ms", 1)];
@@ -352,16 +368,28 @@ impl<const MIN_MS: u64, const MAX_MS: u64> Written for Span<MIN_MS, MAX_MS> {
     }
 }
 
-/// A number of bytes with its unit.
+/// A number of bytes with a unit.
 pub(crate) struct Size<const MIN: u64, const MAX: u64>;
 
 const SIZE_UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+
+impl<const MIN: u64, const MAX: u64> Size<MIN, MAX> {
+    fn bounds() -> [String; 2] {
+        [MIN, MAX].map(|size| Self::show(&usize::try_from(size).unwrap_or(usize::MAX)))
+    }
+}
 
 impl<const MIN: u64, const MAX: u64> Written for Size<MIN, MAX> {
     type Value = usize;
 
     fn schema() -> Schema {
-        json_schema!({"type": "string", "pattern": "^[0-9]+ *[KMG]iB$", "examples": ["512KiB", "64MiB", "2GiB"]})
+        let [min, max] = Self::bounds();
+        json_schema!({
+            "type": "string",
+            "pattern": "^[0-9]+ *[KMG]iB$",
+            "examples": ["512KiB", "64MiB", "2GiB"],
+            (DOCUMENTED_TYPE): (format!("size, {min} to {max}")),
+        })
     }
 
     fn parse(text: &str) -> Result<usize, String> {
@@ -375,8 +403,8 @@ impl<const MIN: u64, const MAX: u64> Written for Size<MIN, MAX> {
         if (MIN..=MAX).contains(&size) {
             return Ok(usize::try_from(size).unwrap_or(usize::MAX));
         }
-        let [min, max] = [MIN, MAX].map(|size| Self::show(&usize::try_from(size).unwrap_or(usize::MAX)));
-        Err(format!("expected a size between {min} and {max}, got {text:?}"))
+        let [min, max] = Self::bounds();
+        Err(format!("must be between {min} and {max}, got {text:?}"))
     }
 
     fn show(size: &usize) -> String {
@@ -385,7 +413,7 @@ impl<const MIN: u64, const MAX: u64> Written for Size<MIN, MAX> {
     }
 }
 
-/// Values with one spelling, which `Display` writes.
+/// Implements `Written` for types whose text is the output of `Display`.
 macro_rules! written {
     ($($written:ty: $value:ty $([$as_written:literal])?, $schema:tt, |$text:ident| $parse:expr;)*) => {$(
         impl Written for $written {
@@ -419,22 +447,28 @@ pub(crate) struct Label;
 /// A key or a value of a descriptor.
 pub(crate) struct Literal;
 pub(crate) struct LiteralOrEmpty;
-/// The address of a server that speaks gRPC; errors do not quote it, because it may hold a
-/// password.
+/// The URL of a gRPC server. Errors do not quote it, because it may contain a password.
 pub(crate) struct HttpUrl;
 
 written! {
-    SocketAddr: Self, {"type": "string", "examples": ["127.0.0.1:8080"]}, |text| {
+    SocketAddr: Self, {
+        "type": "string", "examples": ["127.0.0.1:8080"], (DOCUMENTED_TYPE): "address and port",
+    }, |text| {
         let example = "an address and a port such as \"127.0.0.1:8080\"";
         text.parse().map_err(|_| format!("expected {example}, got {text:?}"))
     };
-    IpNet: Self, {"type": "string", "examples": ["10.0.0.0/8"]}, |text| {
+    IpNet: Self, {"type": "string", "examples": ["10.0.0.0/8"], (DOCUMENTED_TYPE): "network"}, |text| {
         text.parse().map_err(|_| format!("expected a network such as \"10.0.0.0/8\", got {text:?}"))
     };
     Algorithm: Self, {"enum": (algorithms())}, |text| {
         text.parse().map_err(|_| format!("expected {}, got {text:?}", Algorithm::expected()))
     };
-    Pattern: Self, {"type": "string"}, |text| Pattern::parse(text).map_err(|error| error.to_string());
+    Pattern: Self, {"type": "string"}, |text| {
+        Pattern::parse(text).map_err(|error| match intended_pattern(text) {
+            Some(intended) => format!("{error}; did you mean `{intended}`?"),
+            None => error.to_string(),
+        })
+    };
     CertificateName: Self, {"type": "string", "pattern": "^(dns|uri|email|ip):."}, |text| {
         text.parse().map_err(|error: InvalidCertificateName| error.to_string())
     };
@@ -461,6 +495,13 @@ written! {
         let expected = "expected a URL that starts with http:// or https://";
         is_http.then(|| text.to_owned()).ok_or_else(|| expected.into())
     };
+}
+
+/// The pattern for the wildcard of other routers: `/api/{*rest}` for `/api/*` or `/api/**`.
+fn intended_pattern(text: &str) -> Option<String> {
+    let parent = text.strip_suffix("/**").or_else(|| text.strip_suffix("/*"))?;
+    let intended = format!("{parent}/{{*rest}}");
+    Pattern::parse(&intended).ok().map(|_| intended)
 }
 
 fn algorithms() -> Vec<&'static str> {

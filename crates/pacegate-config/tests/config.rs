@@ -1,4 +1,4 @@
-//! The configuration file: what it means, and that every error in it is reported with its line and path.
+//! The configuration file: what its fields mean, and how errors in it are reported.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -39,7 +39,7 @@ rules:
 "#;
 
 #[test]
-fn everything_in_a_file_is_read() {
+fn every_field_of_a_file_is_parsed() {
     let config = parse(FULL, &[]).unwrap();
     assert_eq!(config.server.http.port(), 9090);
     assert_eq!(config.server.admin_allow.len(), 2);
@@ -60,7 +60,7 @@ fn everything_in_a_file_is_read() {
 }
 
 #[test]
-fn an_empty_file_means_the_defaults() {
+fn empty_file_has_the_defaults() {
     for text in ["", "# nothing\n", "{}", "rules:\n"] {
         let config = parse(text, &[]).unwrap();
         assert_eq!(config.server.http.to_string(), "127.0.0.1:8080");
@@ -70,12 +70,12 @@ fn an_empty_file_means_the_defaults() {
 }
 
 #[test]
-fn the_environment_overrides_any_value() {
+fn environment_overrides_any_value() {
     let environment = [
         ("PACEGATE_SERVER__HTTP", "0.0.0.0:8088"),
         ("PACEGATE_DEFAULT_LIMIT__BURST", "7"),
         ("PACEGATE_HEADERS", "[x-ratelimit]"),
-        ("PACEGATE_ADMIN_KEY", "not a value of the file"),
+        ("PACEGATE_ADMIN_KEY", "not a setting"),
         ("UNRELATED", "x"),
     ];
     let config = parse(FULL, &environment).unwrap();
@@ -88,7 +88,7 @@ fn the_environment_overrides_any_value() {
         "{error}"
     );
     let error = parse("", &[("PACEGATE_SERVER__", "x")]).unwrap_err();
-    assert!(error.contains("names no value"), "{error}");
+    assert!(error.contains("expected names separated by two underscores"), "{error}");
 }
 
 #[test]
@@ -112,24 +112,24 @@ log: {level: inof}
     let expected = [
         "line 1: server.http: expected an address and a port such as \"127.0.0.1:8080\", got \"nonsense\"",
         "line 1: server.speed: unknown field; expected one of http, grpc",
-        "line 2: default_limit.limit: expected a whole number between 1 and 1000000000, got 0",
+        "line 2: default_limit.limit: must be between 1 and 1000000000, got 0",
         "line 3: headers[1]: expected x-ratelimit or ietf, got \"carrier-pigeon\"",
         "line 5: plans.gold[0].algorithm: expected token_bucket, leaky_bucket",
         "line 5: plans.gold[0].limit: expected a whole number between 1 and 1000000000, got 1.5",
         "line 5: plans.gold[0].window: expected a duration with a unit such as \"60s\", got \"60\"",
-        "line 7: rules[0].name: is missing",
-        "line 7: rules[0].limit: expected a whole number between 1 and 1000000000, got -1",
+        "line 7: rules[0].name: required field is missing",
+        "line 7: rules[0].limit: must be between 1 and 1000000000, got -1",
         "line 7: rules[0].window: expected a duration with a unit such as \"60s\", got \"forever\"",
         "line 8: rules[1].dimension: must be 1 to 64",
         "line 8: rules[1].burst: not supported by fixed_window",
-        "line 9: rules[2].endpoint: `*` is neither",
+        "line 9: rules[2].endpoint: `*`: expected a literal",
         "line 9: rules[2].method: must be a method",
         "line 9: rules[2].mode: expected enforce or shadow, got \"maybe\"",
-        "line 9: rules[2].window: expected a duration between 1ms and 366d, got \"1us\"",
-        "line 11: rules[4]: `c` is the same variant as rules[3]",
+        "line 9: rules[2].window: must be between 1ms and 366d, got \"1us\"",
+        "line 11: rules[4]: duplicate rule `c`: rules[3] has the same dimension",
         "line 12: stores.default.url: expected `memory:` or a URL that starts with redis://",
         "line 12: stores.hot.max_keys: applies only to a store in memory",
-        "line 12: stores.hot.tls: cert and key go together",
+        "line 12: stores.hot.tls.cert: `cert` requires `key`",
         "line 13: nonsense: unknown field",
         "line 14: log.level: expected off, error, warn, info, debug or trace, got \"inof\"",
     ];
@@ -140,7 +140,7 @@ log: {level: inof}
 }
 
 #[test]
-fn errors_are_in_the_order_of_their_lines() {
+fn errors_are_sorted_by_line() {
     let text = "rules:\n  - {name: a}\nserver: {http: nonsense}\nlog:\n  level: inof\n";
     let environment = ("PACEGATE_METRICS".to_owned(), "maybe".to_owned());
     let errors = Config::parse_with_environment(text, std::iter::once(environment)).unwrap_err();
@@ -149,7 +149,7 @@ fn errors_are_in_the_order_of_their_lines() {
     assert_eq!(places, ["line 2", "line 2", "line 2", "line 2", "line 3", "line 5", variable], "{errors}");
 }
 
-/// A wrong value is left out while the rest is read; that must not be taken for other errors.
+/// An invalid value is left out while the rest is parsed, which must not cause further errors.
 #[test]
 fn one_error_is_reported_once() {
     let rule = |fields: &str| format!("rules: [{{name: a, dimension: user, {fields}}}]");
@@ -157,12 +157,12 @@ fn one_error_is_reported_once() {
     let rows = [
         ("service: {url: 5}\nmode: service".into(), "service.url: expected a URL"),
         ("traces: {otlp: [a]}".into(), "traces.otlp: expected text, got a list"),
-        ("traces: {otlp: }".into(), "traces.otlp: is missing"),
+        ("traces: {otlp: }".into(), "traces.otlp: required field is missing"),
         ("stores: {default: {url: nowhere, max_keys: 5, connections: 5}}".into(), "stores.default.url: "),
         ("stores: {hot: {url: , connections: 5}}".into(), "stores.hot.connections: applies only to"),
         ("plans: {gold: 5}".into(), "plans.gold: expected a list"),
         (rule("algorithm: gcra, limit: [1], window: 1s"), "rules[0].limit: expected a whole number"),
-        (rule(&format!("{limit}, unlimited: ")), "rules[0].unlimited: has no value"),
+        (rule(&format!("{limit}, unlimited: ")), "rules[0].unlimited: field has no value"),
         (rule(&format!("{limit}, methods: [GET, 'a b']")), "rules[0].methods[1]: must be a method"),
         (
             rule(&format!("{limit}, tier: [a]}}, {{name: a, dimension: user, {limit}")),
@@ -171,7 +171,7 @@ fn one_error_is_reported_once() {
         ("descriptors: [{entries: 5, deny: true}]".into(), "descriptors[0].entries: expected a list"),
         (
             "descriptors: [{entries: [{value: a}], deny: true}]".into(),
-            "descriptors[0].entries[0].key: is missing",
+            "descriptors[0].entries[0].key: required field is missing",
         ),
         (
             "descriptors: [{when: [{key: a, is: [b]}], deny: true}]".into(),
@@ -185,7 +185,7 @@ fn one_error_is_reported_once() {
     }
 }
 
-/// Lists and maps may hold URLs with passwords, so that errors name their kind alone.
+/// Lists and maps may contain URLs with passwords, so errors name only their kind.
 #[test]
 fn errors_do_not_quote_passwords() {
     for text in [
@@ -202,7 +202,7 @@ fn errors_do_not_quote_passwords() {
 }
 
 #[test]
-fn what_is_not_yaml_is_said_so() {
+fn syntax_errors_and_wrong_kinds_are_reported() {
     for (text, expected) in [
         ("rules: [", "line"),
         ("a: 1\na: 2\n", "line 2"),
@@ -216,13 +216,13 @@ fn what_is_not_yaml_is_said_so() {
 }
 
 #[test]
-fn what_is_left_empty_is_not_taken_for_a_default() {
+fn field_without_a_value_is_not_the_default() {
     for (text, expected) in [
-        ("default_limit:", "line 1: default_limit: has no value"),
+        ("default_limit:", "line 1: default_limit: field has no value"),
         ("plans: {gold: []}", "line 1: plans.gold: must have between 1 and 16 limits, got 0"),
         (
             "rules: [{name: a, dimension: user, identifier: , algorithm: gcra, limit: 1, window: 1s}]",
-            "line 1: rules[0].identifier: has no value",
+            "line 1: rules[0].identifier: field has no value",
         ),
         (
             "rules: [{name: a, dimension: user, endpoint: '/a?b', algorithm: gcra, limit: 1, window: 1s}]",
@@ -236,7 +236,10 @@ fn what_is_left_empty_is_not_taken_for_a_default() {
   - {name: a, dimension: user, endpoint: '/x/{id}', algorithm: gcra, limit: 1, window: 1s}
   - {name: a, dimension: user, endpoint: '/x/{name}', algorithm: gcra, limit: 2, window: 1s}";
     let error = parse(twice, &[]).unwrap_err();
-    assert!(error.contains("line 3: rules[1]: `a` is the same variant as rules[0]"), "{error}");
+    assert!(
+        error.contains("line 3: rules[1]: duplicate rule `a`: rules[0] has the same dimension"),
+        "{error}"
+    );
 }
 
 const STORES: &str = r#"
@@ -250,10 +253,10 @@ failure: {mode: local, timeout: 20ms}
 "#;
 
 #[test]
-fn stores_and_what_happens_when_they_fail_are_read() {
+fn stores_and_failure_modes_are_parsed() {
     let config = parse(STORES, &[]).unwrap();
     let names: Vec<&str> = config.stores.iter().map(|store| store.name.as_str()).collect();
-    assert_eq!(names, ["default", "hot"], "the default one is first, wherever it stands");
+    assert_eq!(names, ["default", "hot"], "the default store is first");
     let [default, hot] = &config.stores[..] else { panic!("{:?}", config.stores) };
     assert_eq!((default.url.as_str(), default.connections), ("rediss://localhost", Some(4)));
     let files = [&default.tls.ca, &default.tls.cert, &default.tls.key];
@@ -268,7 +271,7 @@ fn stores_and_what_happens_when_they_fail_are_read() {
     assert_eq!(
         config.limiter().unwrap_err(),
         InvalidRules::NotConnected { store: "default".into() },
-        "somebody has to connect to a store that is not in the process"
+        "a remote store must be connected first"
     );
     let defaults = parse("", &[]).unwrap();
     assert_eq!(
@@ -279,18 +282,18 @@ fn stores_and_what_happens_when_they_fail_are_read() {
 }
 
 #[test]
-fn a_rule_counts_in_the_configured_store() {
+fn rule_counts_in_its_store() {
     let config = parse(STORES, &[("PACEGATE_STORES__DEFAULT", "{url: 'memory:'}")]).unwrap();
     let limiter = config.limiter().unwrap();
     let names: Vec<&str> = limiter.stores().health().map(|(name, _)| name).collect();
     assert_eq!(names, ["default", "hot"]);
     let check = Check::new("user", "u").endpoint("/");
-    let refused = limiter.check_now(&check);
-    assert!(matches!(refused, Err(CheckError::NotInProcess)), "the two rules count in two stores");
+    let rejected = limiter.check_now(&check);
+    assert!(matches!(rejected, Err(CheckError::NotInProcess)), "the two rules count in two stores");
 }
 
 #[test]
-fn the_environment_overrides_stores_and_failure() {
+fn environment_overrides_stores_and_failure() {
     let environment = [
         ("PACEGATE_STORES__HOT__URL", "redis://user:p%40ss@cache:6380/2"),
         ("PACEGATE_STORES__COLD__URL", "redis+cluster://a,b"),
@@ -321,7 +324,7 @@ fn the_environment_overrides_stores_and_failure() {
 }
 
 #[test]
-fn mistakes_in_stores_and_failure_are_reported_at_their_place() {
+fn errors_in_stores_and_failure_have_their_line() {
     let text = r#"stores:
   hot: {url: "memory:", connections: 2, tls: {ca: a.pem}}
   "two words": {url: "memory:"}
@@ -341,15 +344,15 @@ rules:
     let expected = [
         "line 2: stores.hot.connections: applies only to a remote store",
         "line 2: stores.hot.tls: applies only to a remote store",
-        "line 3: stores.two words: the name of a store must be",
+        "line 3: stores.two words: store name must be",
         "line 4: stores.far.max_keys: applies only to a store in memory",
-        "line 4: stores.far.connections: expected a whole number between 1 and 64, got 65",
+        "line 4: stores.far.connections: must be between 1 and 64, got 65",
         "line 4: stores.far.colour: unknown field",
         "line 5: failure.mode: expected open, closed or local, got \"ajar\"",
-        "line 5: failure.timeout: expected a duration between 1ms and 10s, got \"11s\"",
+        "line 5: failure.timeout: must be between 1ms and 10s, got \"11s\"",
         "line 5: failure.retries: unknown field",
         "line 13: rules[1].store: unknown store `cold`",
-        "line 14: rules[2].store: has no value",
+        "line 14: rules[2].store: field has no value",
         "line 14: rules[2].on_store_error: expected open, closed or local, got \"shut\"",
     ];
     for line in expected {
@@ -363,7 +366,7 @@ rules:
 }
 
 #[test]
-fn there_may_be_64_stores() {
+fn number_of_stores_is_bounded() {
     let many = |stores: usize| {
         let stores: Vec<String> =
             (1..stores).map(|number| format!("s{number}: {{url: 'memory:'}}")).collect();
@@ -375,7 +378,7 @@ fn there_may_be_64_stores() {
 }
 
 #[test]
-fn trusted_proxies_are_read_and_there_are_none_by_default() {
+fn trusted_proxies_are_parsed_and_empty_by_default() {
     assert!(parse("", &[]).unwrap().server.trusted_proxies.is_empty());
     let text = "server: {trusted_proxies: [10.0.0.0/8, \"::1/128\"]}";
     let trusted = parse(text, &[]).unwrap().server.trusted_proxies;
@@ -390,11 +393,11 @@ fn trusted_proxies_are_read_and_there_are_none_by_default() {
 }
 
 #[test]
-fn bounds_of_connections_are_read() {
+fn bounds_of_connections_are_parsed() {
     let server = |text: &str| parse(&format!("server: {{{text}}}"), &[]).map(|config| config.server);
     let default = server("").unwrap();
     assert_eq!((default.admin, default.bounds().connections_per_address(10_000)), (None, 1_000));
-    // Enough for a pool, and never all of them.
+    // At least 256, and at most half of all connections.
     for (max, expected) in [(1_000_000, 100_000), (1_000, 256), (400, 200), (3, 1), (1, 1)] {
         assert_eq!(default.bounds().connections_per_address(max), expected, "{max}");
     }
@@ -405,26 +408,20 @@ fn bounds_of_connections_are_read() {
     );
     assert_eq!(server("admin: none").unwrap().admin, None);
     let error = server("max_connections_per_address: 0").unwrap_err();
-    assert!(
-        error.contains("server.max_connections_per_address: expected a whole number between 1 and"),
-        "{error}"
-    );
+    assert!(error.contains("server.max_connections_per_address: must be between 1 and"), "{error}");
 }
 
 #[test]
-fn age_of_keys_is_read() {
+fn key_max_age_is_parsed() {
     let age = |text: &str| parse(text, &[]).map(|config| config.catalog.key_max_age);
     assert_eq!(age("").unwrap(), Duration::from_secs(300));
     assert_eq!(age("catalog: {key_max_age: 30s}").unwrap(), Duration::from_secs(30));
     let error = age("catalog: {key_max_age: 2days}").unwrap_err();
-    assert!(
-        error.contains("catalog.key_max_age: expected a duration between 1s and 1d, got \"2days\""),
-        "{error}"
-    );
+    assert!(error.contains("catalog.key_max_age: must be between 1s and 1d, got \"2days\""), "{error}");
 }
 
 #[test]
-fn encryption_is_read_and_its_mistakes_are_reported() {
+fn tls_is_parsed_and_its_errors_are_reported() {
     let text = "server: {tls: {cert: a.pem, key: a.key, client_ca: ca.pem, client_crl: crl.pem, identities: {\"uri:spiffe://example.org/orders\": checker, \"email:ops@example.org\": admin, \"ip:10.0.0.7\": reader}}}";
     let tls = parse(text, &[]).unwrap().server.tls.unwrap();
     assert_eq!((tls.files.cert.to_str(), tls.files.key.to_str()), (Some("a.pem"), Some("a.key")));
@@ -440,14 +437,14 @@ fn encryption_is_read_and_its_mistakes_are_reported() {
     let environment = [("PACEGATE_SERVER__TLS__CERT", "b.pem"), ("PACEGATE_SERVER__TLS__KEY", "b.key")];
     assert_eq!(parse("", &environment).unwrap().server.tls.unwrap().files.cert.to_str(), Some("b.pem"));
     for (tls, expected) in [
-        ("{cert: a.pem}", "line 1: server.tls.key: is missing"),
-        ("{key: a.key}", "line 1: server.tls.cert: is missing"),
+        ("{cert: a.pem}", "line 1: server.tls.key: required field is missing"),
+        ("{key: a.key}", "line 1: server.tls.cert: required field is missing"),
         ("{cert: a.pem, key: a.key, ca: b.pem}", "line 1: server.tls.ca: unknown field"),
         ("{cert: [a.pem], key: a.key}", "line 1: server.tls.cert: expected text, got a list"),
         ("yes", "line 1: server.tls: expected a map"),
         (
             "{cert: a.pem, key: a.key, identities: {\"dns:a\": admin}}",
-            "line 1: server.tls: identities need client_ca: without it clients show no certificates",
+            "line 1: server.tls.identities: `identities` requires `client_ca`",
         ),
         (
             "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {\"dns:a\": owner}}",
@@ -463,7 +460,7 @@ fn encryption_is_read_and_its_mistakes_are_reported() {
         ),
         (
             "{cert: a.pem, key: a.key, client_crl: b.pem}",
-            "line 1: server.tls: client_crl needs client_ca: without it clients show no certificates",
+            "line 1: server.tls.client_crl: `client_crl` requires `client_ca`",
         ),
         (
             "{cert: a.pem, key: a.key, client_ca: b.pem, identities: [a]}",
@@ -476,7 +473,7 @@ fn encryption_is_read_and_its_mistakes_are_reported() {
 }
 
 #[test]
-fn memory_of_requests_is_read_with_its_unit() {
+fn request_memory_has_a_unit() {
     let memory = |text: &str| parse(text, &[]).unwrap().server.max_request_memory;
     assert_eq!(memory(""), 64 << 20);
     assert_eq!(memory("server: {max_request_memory: 1MiB}"), 1 << 20);
@@ -488,7 +485,7 @@ fn memory_of_requests_is_read_with_its_unit() {
         ("64MB", "expected a size with a unit such as \"64MiB\", got \"64MB\""),
         ("99999999999999999999GiB", "expected a size with a unit"),
         ("-1MiB", "expected a size with a unit"),
-        ("1023KiB", "expected a size between 1MiB and 1024GiB, got \"1023KiB\""),
+        ("1023KiB", "must be between 1MiB and 1024GiB, got \"1023KiB\""),
         ("[1MiB]", "expected text, got a list"),
     ] {
         let errors = parse(&format!("server: {{max_request_memory: {value}}}"), &[]).unwrap_err().to_string();
@@ -498,17 +495,21 @@ fn memory_of_requests_is_read_with_its_unit() {
 }
 
 #[test]
-fn grpc_streams_draining_and_envoys_time_are_read_and_their_mistakes_are_reported() {
+fn grpc_streams_drain_delay_and_envoy_timeout_are_parsed() {
     let defaults = parse("", &[]).unwrap();
     assert_eq!(defaults.server.grpc.unwrap().to_string(), "127.0.0.1:8081");
     assert_eq!((defaults.server.max_streams, defaults.server.drain_delay), (128, Duration::from_secs(1)));
-    assert_eq!(defaults.envoy_store_timeout, Duration::from_millis(12), "Envoy waits for 20 ms");
+    assert_eq!(
+        defaults.envoy_store_timeout,
+        Duration::from_millis(12),
+        "less than the 20 ms that Envoy waits"
+    );
     let text = "server: {grpc: \"0.0.0.0:9091\", max_streams: 1000, drain_delay: 5s}\nfailure: {envoy_timeout: 7ms}\n";
     let config = parse(text, &[]).unwrap();
     assert_eq!(config.server.grpc.unwrap().to_string(), "0.0.0.0:9091");
     assert_eq!((config.server.max_streams, config.server.drain_delay), (1_000, Duration::from_secs(5)));
     assert_eq!(config.envoy_store_timeout, Duration::from_millis(7));
-    assert_eq!(config.store_timeout, defaults.store_timeout, "that of others stays");
+    assert_eq!(config.store_timeout, defaults.store_timeout, "the timeout of other requests is unchanged");
     assert!(parse("server: {grpc: none}", &[]).unwrap().server.grpc.is_none());
     assert!(parse(text, &[("PACEGATE_SERVER__GRPC", "none")]).unwrap().server.grpc.is_none());
     assert_eq!(parse("server: {drain_delay: 0s}", &[]).unwrap().server.drain_delay, Duration::ZERO);
@@ -526,28 +527,16 @@ fn grpc_streams_draining_and_envoys_time_are_read_and_their_mistakes_are_reporte
         ("server: {grpc: nowhere}", "line 1: server.grpc: expected an address and a port"),
         ("server: {grpc: 8081}", "line 1: server.grpc: "),
         ("server: {grpc: [none]}", "line 1: server.grpc: "),
-        (
-            "server: {max_streams: 0}",
-            "line 1: server.max_streams: expected a whole number between 1 and 10000",
-        ),
-        (
-            "server: {max_streams: 10001}",
-            "line 1: server.max_streams: expected a whole number between 1 and 10000",
-        ),
+        ("server: {max_streams: 0}", "line 1: server.max_streams: must be between 1 and 10000"),
+        ("server: {max_streams: 10001}", "line 1: server.max_streams: must be between 1 and 10000"),
         (
             "server: {max_streams: many}",
             "line 1: server.max_streams: expected a whole number between 1 and 10000, got \"many\"",
         ),
-        ("server: {drain_delay: 2h}", "line 1: server.drain_delay: expected a duration between 0s and 1h"),
+        ("server: {drain_delay: 2h}", "line 1: server.drain_delay: must be between 0s and 1h"),
         ("server: {drain_delay: 5}", "line 1: server.drain_delay: expected a duration with a unit"),
-        (
-            "failure: {envoy_timeout: 500us}",
-            "line 1: failure.envoy_timeout: expected a duration between 1ms and 10s",
-        ),
-        (
-            "failure: {envoy_timeout: 11s}",
-            "line 1: failure.envoy_timeout: expected a duration between 1ms and 10s",
-        ),
+        ("failure: {envoy_timeout: 500us}", "line 1: failure.envoy_timeout: must be between 1ms and 10s"),
+        ("failure: {envoy_timeout: 11s}", "line 1: failure.envoy_timeout: must be between 1ms and 10s"),
         ("failure: {envoy_timeout: soon}", "line 1: failure.envoy_timeout: expected a duration with a unit"),
     ] {
         let error = parse(text, &[]).unwrap_err();
@@ -556,13 +545,13 @@ fn grpc_streams_draining_and_envoys_time_are_read_and_their_mistakes_are_reporte
 }
 
 #[test]
-fn file_may_have_as_many_rules_as_can_be_in_force() {
+fn file_can_have_the_maximum_number_of_rules() {
     let rule = |number: usize| {
         format!(
             "  - {{name: r{number}, dimension: user, endpoint: \"/e{number}\", algorithm: gcra, limit: 5, window: 1s, burst: 7, method: GET, tier: t}}\n"
         )
     };
-    // The reader's own bound on values ends at a seventh of the rules.
+    // The default bound of the YAML parser is a seventh of these rules.
     let count = effort(20_000, pacegate::rules::RULES_MAX);
     let text: String = std::iter::once("rules:\n".to_owned()).chain((0..count).map(rule)).collect();
     let config = Config::parse(&text).unwrap();
@@ -573,10 +562,10 @@ fn file_may_have_as_many_rules_as_can_be_in_force() {
 }
 
 #[test]
-fn limits_of_requests_are_bounded_by_ad_hoc() {
+fn ad_hoc_limits_are_bounded() {
     let ad_hoc_keys = |yaml: &str| Config::parse(yaml).unwrap().stores[0].memory.max_ad_hoc_keys;
     assert_eq!(Config::default().ad_hoc, Config::parse("").unwrap().ad_hoc);
-    assert_eq!(ad_hoc_keys(""), 100_000, "a tenth of the keys");
+    assert_eq!(ad_hoc_keys(""), 100_000, "a tenth of max_keys");
     assert_eq!(ad_hoc_keys("stores: {default: {max_keys: 500}}"), 50);
     assert_eq!(ad_hoc_keys("stores: {default: {max_keys: 5}}"), 1);
     assert_eq!(ad_hoc_keys("ad_hoc: {max_keys: 7}\nstores: {default: {max_keys: 500}}"), 7);

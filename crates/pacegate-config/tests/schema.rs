@@ -1,4 +1,5 @@
-//! The JSON Schema of the configuration describes every field, and agrees with the reader on examples.
+//! The JSON Schema describes every field and agrees with the parser, and the reference is up to
+//! date.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -12,12 +13,12 @@ fn schema() -> Value {
     serde_json::from_str(&Config::schema()).unwrap()
 }
 
-/// Every object of the schema, with its path.
+/// Collects every object of the schema, with its path.
 fn objects(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
     if !schema.is_object() {
         return;
     }
-    // The conditions of a rule are no objects of their own.
+    // The conditions of a rule are not separate objects.
     if schema["properties"].is_object() && !schema["type"].is_null() {
         found.push((path.to_owned(), schema.clone()));
     }
@@ -58,7 +59,7 @@ fn every_field_is_described_and_others_are_rejected() {
 }
 
 #[test]
-fn bounds_and_defaults_are_those_of_the_reader() {
+fn bounds_and_defaults_are_those_of_the_parser() {
     let schema = schema();
     let property = |path: &str| {
         path.split('.').fold(schema.clone(), |schema, name| match name {
@@ -91,7 +92,7 @@ fn bounds_and_defaults_are_those_of_the_reader() {
     }
 }
 
-/// The names of all properties, however deep.
+/// Collects the names of all properties at every level.
 fn names(schema: &Value, found: &mut BTreeSet<String>) {
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
         found.insert(name.clone());
@@ -106,7 +107,7 @@ fn names(schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_example_has_everything_that_can_be_configured() {
+fn example_has_every_field() {
     let text =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/pacegate.yaml"))
             .unwrap();
@@ -132,7 +133,7 @@ fn the_example_has_everything_that_can_be_configured() {
     }
 }
 
-/// Every configuration that is shipped, as JSON.
+/// Returns every shipped configuration, as JSON.
 fn shipped() -> Vec<(String, Value)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     ["examples/pacegate.yaml", "deploy/docker/pacegate.yaml", "deploy/systemd/pacegate.yaml"]
@@ -145,7 +146,7 @@ fn shipped() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn what_is_shipped_is_valid_and_what_is_wrong_is_not() {
+fn schema_and_parser_agree_on_valid_and_invalid_files() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
     for (name, document) in shipped() {
         let errors: Vec<String> = validator.iter_errors(&document).map(|error| error.to_string()).collect();
@@ -202,6 +203,47 @@ fn what_is_shipped_is_valid_and_what_is_wrong_is_not() {
         (false, json!({"descriptors": [{"by": ["a"], "descriptor": 64, "deny": true}]})),
     ] {
         assert_eq!(validator.is_valid(&document), good, "the schema on {document}");
-        assert_eq!(Config::parse(&document.to_string()).is_ok(), good, "the reader on {document}");
+        assert_eq!(Config::parse(&document.to_string()).is_ok(), good, "the parser on {document}");
     }
+}
+
+#[test]
+fn reference_page_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let page = std::fs::read_to_string(path).unwrap_or_default();
+    let command = "cargo run -p pacegate-cli -- config schema --markdown > docs/configuration.md";
+    assert!(page == Config::reference(), "docs/configuration.md is stale; regenerate it with: {command}");
+}
+
+#[test]
+fn reference_page_has_every_field_and_a_valid_example() {
+    let page = Config::reference();
+    let mut found = BTreeSet::new();
+    names(&schema(), &mut found);
+    for name in found {
+        assert!(page.contains(&format!("\n| `{name}` | ")), "{name} is not in the reference");
+    }
+    let example = page.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let config = Config::parse(example).unwrap();
+    assert_eq!((config.rules.len(), config.warnings.len()), (2, 0), "{:?}", config.warnings);
+    let is_table = |line: &str| line.starts_with('|');
+    let wide: Vec<&str> = page.lines().filter(|line| line.len() > 100 && !is_table(line)).collect();
+    assert!(wide.is_empty(), "{wide:?}");
+    // Every link to a heading of the page has its heading.
+    let slug = |heading: &str| {
+        let letters = heading.chars().filter(|letter| letter.is_alphanumeric() || " _-".contains(*letter));
+        letters.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    let headings: Vec<String> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("##"))
+        .map(|line| slug(line.trim_matches(['#', ' '])))
+        .collect();
+    let links: Vec<&str> = page.split("](#").skip(1).filter_map(|rest| rest.split(')').next()).collect();
+    assert!(links.len() > 20);
+    for link in links {
+        assert!(headings.iter().any(|heading| heading == link), "{link} among {headings:?}");
+    }
+    let unique: BTreeSet<&String> = headings.iter().collect();
+    assert_eq!(unique.len(), headings.len(), "{headings:?}");
 }

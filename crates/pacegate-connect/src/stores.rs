@@ -8,7 +8,7 @@ use pacegate::{
     MemoryStore, StoreError, Stores,
     store::{ShardedStore, Store},
 };
-use pacegate_config::{Config, StoreConfig};
+use pacegate_config::{Config, ConfigError, StoreConfig};
 
 use crate::ConnectError;
 
@@ -17,13 +17,15 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Returns every error in the URLs of the stores, each with its location. No error contains a
 /// password.
-pub fn url_errors(config: &Config) -> Vec<String> {
+pub fn url_errors(config: &Config) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     for store in config.stores.iter().filter(|store| !store.is_memory()) {
-        for url in store.urls() {
-            if let Some(error) = Target::of(config, store, url).err() {
+        for (index, url) in store.urls().iter().enumerate() {
+            if let Some(message) = Target::of(config, store, url).err() {
                 let place = if store.place.is_empty() { "--store" } else { &store.place };
-                errors.push(format!("{place}: stores.{}.url: {error}", store.name));
+                let field = if store.shards.is_empty() { "url".into() } else { format!("shards[{index}]") };
+                let path = format!("stores.{}.{field}", store.name);
+                errors.push(ConfigError { place: place.to_owned(), path, message });
             }
         }
     }
@@ -169,7 +171,7 @@ mod tests {
                 format!("stores.default.url: requires the cargo feature `{feature}` of pacegate-connect");
             let found = url_errors(&config);
             assert_eq!(found.is_empty(), is_on, "{found:?}");
-            assert!(found.iter().all(|error| error.ends_with(&expected)), "{found:?}");
+            assert!(found.iter().all(|error| error.to_string().ends_with(&expected)), "{found:?}");
         }
     }
 }

@@ -324,7 +324,7 @@ async fn refund_is_applied_once_if_its_response_is_lost() {
 #[tokio::test]
 async fn errors_in_the_configuration_are_reported() {
     let wrong = |yaml: &str| Config::parse(yaml).unwrap_err().to_string();
-    assert_eq!(wrong("mode: service"), "line 1: mode: needs service.url, the service to ask");
+    assert_eq!(wrong("mode: service"), "line 1: mode: `mode: service` requires `service.url`");
     assert_eq!(wrong("mode: both"), "line 1: mode: expected embedded or service, got \"both\"");
     assert_eq!(
         wrong("mode: service\nservice: {url: \"127.0.0.1:8081\"}"),

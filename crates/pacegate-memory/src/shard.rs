@@ -113,7 +113,7 @@ impl Lookup {
             (None, None) if identifier.is_empty() => SmallVec::from_slice(b"\x01"),
             (None, None) => SmallVec::from_slice(identifier.as_bytes()),
             (None, Some(endpoint)) => joined(identifier, endpoint),
-            (Some(stand_in), _) => SmallVec::from_slice(stand_in.as_bytes()),
+            (Some(substitute), _) => SmallVec::from_slice(substitute.as_bytes()),
         };
         Self { digest: key.counter().digest(), tail }
     }

@@ -168,7 +168,7 @@ async fn connections_refused_and_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replies_swallowed_after_execution() {
+async fn replies_dropped_after_execution() {
     let _turn = turn().await;
     let server = RedisServer::start();
     for idempotent in [false, true] {
@@ -187,11 +187,11 @@ async fn replies_swallowed_after_execution() {
                 sleep(Duration::from_millis(50)).await;
             }
         };
-        timeout(Duration::from_secs(30), enough).await.expect("replies are swallowed");
+        timeout(Duration::from_secs(30), enough).await.expect("replies are dropped");
         proxy.set(Fault::None);
         let report = running.stop_when_healthy(Instant::now(), Duration::from_secs(5)).await;
         report.assert_punctual(deadline);
-        let swallowed = proxy.dropped();
+        let dropped = proxy.dropped();
         let (admitted, used) = (report.count(Fate::Admitted), load.used(&*store).await);
         let total = report.records.len() as u64;
         assert!(used >= admitted, "every admission is counted: {admitted} admitted, {used} counted");
@@ -203,13 +203,13 @@ async fn replies_swallowed_after_execution() {
         } else {
             assert!(used > admitted, "some commands ran without a reply");
         }
-        let name = if idempotent { "redis-swallowed-idempotent" } else { "redis-swallowed" };
-        pass(name, &report, &format!("swallowed={swallowed} uncertain={} charged_twice=0", used - admitted));
+        let name = if idempotent { "redis-dropped-idempotent" } else { "redis-dropped" };
+        pass(name, &report, &format!("dropped={dropped} uncertain={} charged_twice=0", used - admitted));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replies_swallowed_without_an_end() {
+async fn replies_dropped_without_an_end() {
     let _turn = turn().await;
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address().parse().unwrap()).await;

@@ -133,7 +133,9 @@ impl Keys {
         match self.catalog.key_by_secret(secret).await {
             Ok(Some(stored)) => {
                 let key = KnownKey::of(&stored);
-                if let Some(key) = key.as_ref().filter(|key| !key.revoked) {
+                // A key can be looked up more often than its use is recorded.
+                let is_due = is_use_due(stored.last_used_at, now());
+                if let Some(key) = key.as_ref().filter(|key| !key.revoked && is_due) {
                     self.record_use(key);
                 }
                 if let Some(key) = &key {
@@ -169,6 +171,11 @@ impl Keys {
             }
         });
     }
+}
+
+/// Whether a use of a key is recorded now, given the last recorded one: at most once a minute.
+fn is_use_due(last_used: Option<Timestamp>, now: Timestamp) -> bool {
+    last_used.is_none_or(|last_used| last_used.saturating_add(LOOKUP_EVERY) <= now)
 }
 
 impl KnownKey {
@@ -231,6 +238,15 @@ mod tests {
             }
         }
         panic!("every lookup completed immediately");
+    }
+
+    #[test]
+    fn key_use_is_recorded_at_most_once_a_minute() {
+        let now = Timestamp::from_micros(1_000_000_000);
+        let ago = |seconds: u64| Some(Timestamp::from_micros(1_000_000_000 - seconds * 1_000_000));
+        for (last_used, is_due) in [(None, true), (ago(0), false), (ago(59), false), (ago(60), true)] {
+            assert_eq!(is_use_due(last_used, now), is_due, "{last_used:?}");
+        }
     }
 
     #[tokio::test]

@@ -74,6 +74,16 @@ async fn read_json<B: hyper::body::Body<Data = Bytes>>(
     request: Request<B>,
     peer: Option<&Peer>,
 ) -> Result<(HeaderMap, Gathered), ApiError> {
+    read_json_of(shared, request, peer, BODY_BYTES_MAX).await
+}
+
+/// As [`read_json`], for a body of at most `bytes_max` bytes.
+async fn read_json_of<B: hyper::body::Body<Data = Bytes>>(
+    shared: &Shared,
+    request: Request<B>,
+    peer: Option<&Peer>,
+    bytes_max: usize,
+) -> Result<(HeaderMap, Gathered), ApiError> {
     let (parts, body) = request.into_parts();
     if !is_json(&parts.headers) {
         return Err(ApiError::new(
@@ -83,12 +93,12 @@ async fn read_json<B: hyper::body::Body<Data = Bytes>>(
     }
     let announced =
         parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > BODY_BYTES_MAX) {
-        return Err(too_large());
+    if announced.is_some_and(|length| length > bytes_max) {
+        return Err(too_large(bytes_max));
     }
-    match gather(body, BODY_BYTES_MAX, &shared.bodies, peer.map(Peer::ip)).await {
+    match gather(body, bytes_max, &shared.bodies, peer.map(Peer::ip)).await {
         Ok(body) => Ok((parts.headers, body)),
-        Err(Incomplete::TooLarge) => Err(too_large()),
+        Err(Incomplete::TooLarge) => Err(too_large(bytes_max)),
         Err(Incomplete::Broken) => {
             Err(ApiError::new(Code::InvalidInput, "the body was cut off before its end"))
         }
@@ -96,8 +106,8 @@ async fn read_json<B: hyper::body::Body<Data = Bytes>>(
     }
 }
 
-fn too_large() -> ApiError {
-    ApiError::new(Code::PayloadTooLarge, format!("the body must be at most {BODY_BYTES_MAX} bytes"))
+fn too_large(bytes_max: usize) -> ApiError {
+    ApiError::new(Code::PayloadTooLarge, format!("the body must be at most {bytes_max} bytes"))
 }
 
 /// Returns whether a request has a `Content-Type`.

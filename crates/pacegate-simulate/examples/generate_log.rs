@@ -1,9 +1,9 @@
-//! Writes an access log in the combined format, the same for the same seed: users of which few make most requests, days and nights, bursts,
-//! and scrapers.
+//! Writes an access log in the combined format, which is the same for the same seed. Few users send
+//! most requests, and there are days and nights, bursts and scrapers.
 //!
 //! `cargo run --release -p pacegate-simulate --example generate_log -- 5000000 > access.log`
 
-#![allow(clippy::print_stderr, reason = "an example talks to its terminal")]
+#![allow(clippy::print_stderr, reason = "an example prints errors")]
 
 use std::f64::consts::TAU;
 use std::io::{BufWriter, Write};
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match write(lines, seed) {
-        // Whoever reads has seen enough, as `head` does.
+        // A reader such as `head` can stop early.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             eprintln!("error: {error}");
             ExitCode::from(1)
@@ -43,11 +43,11 @@ fn main() -> ExitCode {
 fn write(lines: u64, seed: u64) -> std::io::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut output = BufWriter::with_capacity(1 << 20, std::io::stdout().lock());
-    // A burst is somebody who repeats a request for a while.
+    // A burst is a user that repeats a request for a while.
     let mut burst: Option<(u64, u64)> = None;
     for line in 0..lines {
         let part = line as f64 / lines as f64;
-        // The same number of lines passes faster at noon than at night.
+        // There are more lines per second at noon than at night.
         let seconds = DAY * (part + (part * TAU).sin() / TAU * 0.6);
         if burst.is_none() && random.f64() < 0.0005 {
             burst = Some((user(&mut random), random.u64(50..400)));
@@ -61,7 +61,7 @@ fn write(lines: u64, seed: u64) -> std::io::Result<()> {
             _ => user(&mut random),
         };
         burst = burst.filter(|(_, left)| *left > 0);
-        // A line is written when a request ends, and tells when it began.
+        // A line is written when a request ends, and contains the time of its start.
         let duration = if random.f64() < 0.05 { random.u64(0..3) } else { 0 };
         let time = clock((seconds as u64).saturating_sub(duration));
         if scraper {
@@ -73,7 +73,7 @@ fn write(lines: u64, seed: u64) -> std::io::Result<()> {
             )?;
             continue;
         }
-        // Some are behind one address, as people in an office are.
+        // Some users share an address, as in an office.
         let address = if who % 10 == 0 { who % 50 } else { who };
         let (high, low) = (address / 250, address % 250 + 1);
         let (path, number) = (random.choice(PATHS).unwrap_or("/"), random.u64(0..5_000));
@@ -91,12 +91,12 @@ fn write(lines: u64, seed: u64) -> std::io::Result<()> {
     output.flush()
 }
 
-/// A user by a power law: few make most requests.
+/// Returns a user by a power law: few users send most requests.
 fn user(random: &mut fastrand::Rng) -> u64 {
     (random.f64().powi(2) * USERS as f64) as u64
 }
 
-/// A second of the day, like `15/Nov/2026:13:55:36 +0000`.
+/// Returns a second of the day as `15/Nov/2026:13:55:36 +0000`.
 fn clock(seconds: u64) -> String {
     format!("15/Nov/2026:{:02}:{:02}:{:02} +0000", seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60)
 }

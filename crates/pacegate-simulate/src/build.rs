@@ -1,4 +1,4 @@
-//! Makes a report of what was counted.
+//! Builds the report from what was counted.
 
 mod comparison;
 mod conclusion;
@@ -24,13 +24,13 @@ use crate::tally::rules::RuleRow;
 use crate::time::{format_duration, format_time};
 
 const ENDPOINTS_SHOWN: usize = 20;
-/// When more requests than these go back in time, the limiter saw another log than the one there was.
+/// Share of requests that go back in time above which the result is not reliable.
 const OUT_OF_ORDER_SHARE: f64 = 0.01;
-/// As many lines as a chart can hold apart.
+/// Maximum number of rules with a chart of their own.
 const RULE_SERIES_SHOWN: usize = 6;
 pub(crate) const SET_NAMES: [&str; crate::tally::SETS_MAX] = ["A", "B"];
 
-/// Everything there is to say.
+/// Builds the report.
 pub(crate) fn build(
     log: &LogReader,
     read: &Read,
@@ -63,12 +63,12 @@ pub(crate) fn build(
     }
 }
 
-/// A part of a whole; nothing of nothing is nothing.
+/// Returns `part / whole`, and 0 if `whole` is 0.
 pub(crate) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// `100 / 60 s`, with the burst where it is another number.
+/// Returns `100 / 60 s`, with the burst if it differs from the limit.
 pub(crate) fn describe_limit(limit: &Limit) -> String {
     let burst = match limit.capacity() {
         burst if burst == limit.quota() => String::new(),
@@ -130,7 +130,7 @@ fn rule_set(
     let keys = tally.keys_by_rule();
     let mut rules: Vec<RuleReport> =
         tally.rows().iter().zip(&keys).map(|(row, (needs, blocked))| rule(row, needs, *blocked)).collect();
-    // In the order of the file; the default limit last.
+    // In the order of the file, with the default limit last.
     let in_file = |rule: &RuleReport| file.config.rules.iter().position(|other| other.name == rule.name);
     rules.sort_by_key(|rule| (in_file(rule).unwrap_or(usize::MAX), rule.applies_to.clone(), rule.limit));
     RuleSetReport {
@@ -175,7 +175,7 @@ fn rule(row: &RuleRow, needs: &[u64], keys_blocked: u64) -> RuleReport {
     }
 }
 
-/// What is enough for so many in a thousand of `needs`, which ascend.
+/// Returns the number that is enough for `per_mille` of `needs`, which are in ascending order.
 fn enough_for(needs: &[u64], per_mille: usize) -> u64 {
     let rank = (needs.len() * per_mille).div_ceil(1_000);
     needs.get(rank.saturating_sub(1)).copied().unwrap_or_default()

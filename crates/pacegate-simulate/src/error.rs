@@ -1,15 +1,15 @@
-//! Why there is no report.
+//! Errors of a simulation.
 
 use thiserror::Error;
 
-/// Why there is no report, and whose fault that is.
+/// Why a simulation has no report.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SimulateError {
-    /// Options, rules or mapping do not fit the log.
+    /// The options, the rules or the field mapping do not fit the log.
     #[error("{0}")]
     Misused(String),
-    /// The log could not be read, or there is nothing in it to decide with.
+    /// The log cannot be read, or contains no request.
     #[error("{0}")]
     Failed(String),
 }

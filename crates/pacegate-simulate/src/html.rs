@@ -1,4 +1,4 @@
-//! The report as one HTML page that needs nothing else: no script, no font, no picture from elsewhere.
+//! The report as one self-contained HTML page, without scripts, fonts or external images.
 
 mod charts;
 
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use crate::report::{ComparisonReport, CustomerReport, LogReport, Report, RuleSetReport};
 use crate::time::format_duration;
-use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, number, percent, what_it_did};
+use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, number, percent, result_cells};
 
 const STYLE: &str = include_str!("html/style.css");
 
 impl Report {
-    /// The report as one HTML page. Whatever the log has in it is shown as text.
+    /// Returns the report as one HTML page. Contents of the log are escaped.
     pub fn to_html(&self) -> String {
         let mut page = String::with_capacity(64 * 1024);
-        let title = format!("Whom the rules would have blocked: {}", self.log.files.join(", "));
+        let title = format!("Simulated rate limits: {}", self.log.files.join(", "));
         let title = escape(&title);
         let _ = write!(
             page,
@@ -25,7 +25,7 @@ impl Report {
              <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
         );
         if self.log.out_of_order {
-            page.push_str("<p class=\"warning\"><b>The log is not in the order of its times: do not trust these numbers.</b></p>\n");
+            page.push_str("<p class=\"warning\"><b>The log is not sorted by time: these numbers are not reliable.</b></p>\n");
         }
         log(&self.log, &mut page);
         page.push_str("<div class=\"conclusion\">\n");
@@ -46,7 +46,7 @@ impl Report {
     }
 }
 
-/// A text as HTML shows it, also inside an attribute.
+/// Escapes a text for HTML, also inside an attribute.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -66,13 +66,13 @@ fn log(log: &LogReport, page: &mut String) {
     let fields: Vec<String> =
         log.fields.iter().map(|field| format!("{}={}", field.part, field.field)).collect();
     let spread = if log.spread_over_seconds {
-        " Times are whole seconds: the requests of a second are spread over it, in the order of their lines."
+        " Times are whole seconds: requests of one second are spread over it in the order of their lines."
     } else {
         ""
     };
     let _ = writeln!(
         page,
-        "<p class=\"soft\">{} requests from {} to {}, {} lines of {} read as {}.{spread}</p>",
+        "<p class=\"soft\">{} requests from {} to {}; {} lines in format {} with the fields {}.{spread}</p>",
         number(log.requests),
         escape(&log.first),
         escape(&log.last),
@@ -99,8 +99,8 @@ fn rule_set(report: &Report, place: usize, set: &RuleSetReport, page: &mut Strin
         ("blocked", number(set.blocked)),
         ("of requests blocked", percent(set.blocked_share)),
         ("regular customers blocked often", number(often)),
-        ("regular customers blocked now and then", number(regular - often)),
-        ("shadow rules would block", number(set.would_block)),
+        ("regular customers blocked occasionally", number(regular - often)),
+        ("would be blocked by shadow rules", number(set.would_block)),
     ];
     page.push_str("<div class=\"figures\">\n");
     for (what, value) in figures {
@@ -121,7 +121,7 @@ fn rule_set(report: &Report, place: usize, set: &RuleSetReport, page: &mut Strin
     }
     let _ = writeln!(page, "<div class=\"wide\">{}</div>", charts::by_rule(&set.rules));
     for series in report.series.rules.iter().filter(|series| series.rule_set == set.name) {
-        let _ = writeln!(page, "<p>No room under <b>{}</b></p>", escape(&series.rule));
+        let _ = writeln!(page, "<p>Requests over the limit of <b>{}</b></p>", escape(&series.rule));
         let chart = charts::rule_over_time(&report.series, &series.blocked, &series.rule);
         let _ = writeln!(page, "<div class=\"wide\">{chart}</div>");
     }
@@ -136,7 +136,7 @@ fn rule_set(report: &Report, place: usize, set: &RuleSetReport, page: &mut Strin
             customers(title, &listed, page);
         }
     }
-    customers("Blocked most", &set.most_blocked.iter().collect::<Vec<_>>(), page);
+    customers("Most blocked customers", &set.most_blocked.iter().collect::<Vec<_>>(), page);
 }
 
 fn rules(set: &RuleSetReport, page: &mut String) {
@@ -149,7 +149,7 @@ fn rules(set: &RuleSetReport, page: &mut String) {
         ("share", true),
         ("keys", true),
         ("blocked keys", true),
-        ("number", false),
+        ("setting", false),
         ("for 99 %", true),
         ("for 99.9 %", true),
         ("for all", true),
@@ -166,9 +166,9 @@ fn rules(set: &RuleSetReport, page: &mut String) {
             needed(|needed| needed.for_99_9_percent),
             needed(|needed| needed.for_all),
         ];
-        what_it_did(rule).into_iter().chain(needs).collect()
+        result_cells(rule).into_iter().chain(needs).collect()
     });
-    table("What each rule did, and what would be enough", &columns, rows, page);
+    table("Results by rule, and limits that would be sufficient", &columns, rows, page);
     let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(NEEDED));
 }
 
@@ -178,20 +178,20 @@ fn customers(caption: &str, customers: &[&CustomerReport], page: &mut String) {
     }
     let compared = customers.iter().any(|customer| customer.blocked_by_other.is_some());
     let mut columns = vec![
-        ("who", false),
+        ("customer", false),
         ("requests", true),
         ("blocked", true),
         ("share", true),
         ("first blocked", false),
         ("last blocked", false),
-        ("longest stretch", true),
+        ("longest block", true),
         ("rule", false),
         ("key", false),
         ("need", true),
         ("of", true),
     ];
     if compared {
-        columns.insert(4, ("by the other rules", true));
+        columns.insert(4, ("blocked by the other rules", true));
     }
     let time = |text: &str| text.get(..16).unwrap_or_default().replace('T', " ");
     let rows = customers.iter().map(|customer| {
@@ -217,12 +217,12 @@ fn customers(caption: &str, customers: &[&CustomerReport], page: &mut String) {
 }
 
 fn compare(comparison: &ComparisonReport, page: &mut String) {
-    page.push_str("<h2>A and B</h2>\n");
+    page.push_str("<h2>Comparison of A and B</h2>\n");
     let side = |limit: &Option<String>| limit.clone().unwrap_or_else(|| "–".to_owned());
     let rows =
         comparison.rules.iter().map(|change| vec![change.rule.clone(), side(&change.a), side(&change.b)]);
-    table("Rules that are not the same", &[("rule", false), ("A", false), ("B", false)], rows, page);
-    let columns = [("who", false), ("only by A", true), ("only by B", true), ("by both", true)];
+    table("Rules that differ", &[("rule", false), ("A", false), ("B", false)], rows, page);
+    let columns = [("dimension", false), ("only by A", true), ("only by B", true), ("by both", true)];
     let rows = comparison.customers.iter().map(|each| {
         vec![each.dimension.clone(), number(each.only_a), number(each.only_b), number(each.both)]
     });
@@ -244,7 +244,7 @@ fn endpoints(report: &Report, page: &mut String) {
         let blocked = endpoint.blocked.iter().map(|blocked| number(*blocked));
         [endpoint.endpoint.clone(), number(endpoint.requests)].into_iter().chain(blocked).collect()
     });
-    table("Those with the most blocked requests", &columns, rows, page);
+    table("Endpoints with the most blocked requests", &columns, rows, page);
 }
 
 fn broken(log: &LogReport, page: &mut String) {
@@ -264,7 +264,7 @@ fn broken(log: &LogReport, page: &mut String) {
     table(&format!("The first of {}", number(log.broken_lines)), &columns, rows, page);
 }
 
-/// A table; columns of numbers stand at the right.
+/// Appends a table. Columns of numbers are aligned to the right.
 fn table(
     caption: &str,
     columns: &[(&str, bool)],

@@ -1,4 +1,4 @@
-//! Logs: which format they are in, and the requests in them.
+//! Logs: their format, and the requests in them.
 
 mod access;
 mod csv;
@@ -21,18 +21,18 @@ use self::mapping::{FieldMap, Mapping};
 use self::record::{Place, Record, excerpt};
 use crate::error::SimulateError;
 
-/// How many lines are looked at to find out what they are.
+/// Number of lines that are examined to detect the format.
 const SAMPLE: usize = 100;
-/// How many lines of JSON are, whose fields may be in some of them only, and how many bytes at most.
+/// Number of lines of JSON, whose fields can differ from line to line, and the maximum of bytes.
 const JSON_SAMPLE: usize = 10_000;
 const SAMPLE_BYTES: usize = 4 << 20;
 
-/// How to read a log.
+/// How a log is parsed.
 #[derive(Clone, Debug, Default)]
 pub struct LogOptions {
-    /// Found out from the first lines unless it is set.
+    /// The format. `None` detects it from the first lines.
     pub format: Option<Format>,
-    /// Which fields are which parts of a request, where they do not have their usual names.
+    /// The fields of the parts of a request that do not have a usual name.
     pub map: FieldMap,
 }
 
@@ -41,36 +41,36 @@ pub struct LogOptions {
 pub(crate) struct Broken {
     pub(crate) place: Place,
     pub(crate) reason: String,
-    /// Its beginning, unless that may not be shown.
+    /// The start of the line, unless identifiers are hidden.
     pub(crate) excerpt: Option<String>,
 }
 
-/// What a line is.
+/// A line of the log.
 #[derive(Debug)]
 pub(crate) enum Entry {
     Request(Record),
     Broken(Broken),
 }
 
-/// Reads the requests of one or several logs, one after the other.
+/// Reads the requests of one log or several, one after the other.
 pub(crate) struct LogReader {
     sources: VecDeque<Source>,
     current: Option<Lines>,
-    /// Lines that were read ahead, and how many there were.
+    /// Lines that were read ahead, and their number.
     sample: VecDeque<(Line, Vec<u8>)>,
     sample_length: usize,
     layout: Layout,
     buffer: Vec<u8>,
     bytes: Arc<AtomicU64>,
     names: Vec<String>,
-    /// The line that is being read, and whether it may be the header of a further log.
+    /// The current line, and whether it can be the header of another log.
     place: Place,
     header_expected: bool,
 }
 
 impl LogReader {
-    /// Puts the logs in the order of their times, and reads the first lines to find out what they are. `dimensions` are those that the rules
-    /// count by; `hidden` says that nothing of the log may be shown.
+    /// Sorts the logs by time, and detects their format from the first lines. `dimensions` are
+    /// those of the rules. With `hidden`, errors do not quote the log.
     pub(crate) fn open(
         sources: Vec<Source>,
         options: &LogOptions,
@@ -83,7 +83,7 @@ impl LogReader {
         let bytes = Arc::new(AtomicU64::default());
         let mut sample = VecDeque::new();
         let mut current = None;
-        // A log that is empty says nothing about the others.
+        // An empty log is skipped.
         while sample.is_empty()
             && let Some(source) = sources.pop_front()
         {
@@ -124,17 +124,17 @@ impl LogReader {
         &self.names
     }
 
-    /// How many lines were looked at for the fields there are, if others may have further ones.
+    /// Returns the number of lines that were searched for fields, if other lines can have more.
     pub(crate) fn sampled(&self) -> Option<usize> {
         (self.layout.format == Format::Json).then_some(self.sample_length)
     }
 
-    /// How many bytes were read so far, of all logs, as they are on disk.
+    /// Returns the number of bytes that were read so far from all logs, before decompression.
     pub(crate) fn bytes(&self) -> Arc<AtomicU64> {
         self.bytes.clone()
     }
 
-    /// The next line that is not empty; `None` at the end of the last log.
+    /// Returns the next line that is not empty, or `None` at the end of the last log.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, SimulateError> {
         loop {
             let Some(line) = self.advance()? else { return Ok(None) };
@@ -163,7 +163,7 @@ impl LogReader {
         }
     }
 
-    /// Puts the next line in the buffer, of the next log if need be.
+    /// Reads the next line into the buffer, from the next log at the end of one.
     fn advance(&mut self) -> Result<Option<Line>, SimulateError> {
         self.place.line += 1;
         if let Some((line, buffer)) = self.sample.pop_front() {
@@ -187,12 +187,12 @@ impl LogReader {
         }
     }
 
-    /// What to say when no line at all is a request.
+    /// Returns the error for a log in which no line is a request.
     pub(crate) fn nothing_fits(&self, lines: u64, first: &Broken) -> SimulateError {
         let format = self.layout.format;
         SimulateError::failed(format!(
-            "none of the {lines} lines is a request, read as {}: line {} {}\n  it is:    {}\n  expected: {}\n\
-             Say what it is with --format common, combined, json or csv, and which fields are which with --map, like --map time=FIELD,ip=FIELD",
+            "none of the {lines} lines is a request in format {}: line {} {}\n  got:      {}\n  expected: {}\n\
+             Set the format with --format common, combined, json or csv, and the fields with --map, such as --map time=FIELD,ip=FIELD",
             format.name(),
             first.place.line,
             first.reason,
@@ -202,7 +202,7 @@ impl LogReader {
     }
 }
 
-/// Reads the first lines: enough to tell the format and, where that is JSON, most of the fields.
+/// Reads the first lines: enough to detect the format and, for JSON, most of the fields.
 fn read_sample(
     lines: &mut Lines,
     options: &LogOptions,

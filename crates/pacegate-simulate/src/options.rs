@@ -1,4 +1,4 @@
-//! What a simulation is asked for.
+//! Options of a simulation.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,40 +9,43 @@ use pacegate_config::Config;
 
 use crate::log::LogOptions;
 
-/// A configuration to replay a log against.
+/// A configuration that a log is replayed against.
 #[derive(Clone, Debug)]
 pub struct RuleFile {
-    /// How it is called in reports.
+    /// The name in reports.
     pub name: String,
-    /// Its rules and default limit.
+    /// The rules and the default limit.
     pub config: Config,
 }
 
-/// How to replay.
+/// How a log is replayed.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How to read the log.
+    /// How the log is parsed.
     pub log: LogOptions,
-    /// How much later than its time a line may be written and still be put in order.
+    /// Maximum delay of a line, compared with its time, for it to be sorted by time.
     pub reorder: Duration,
-    /// Whether the requests of one second are spread over it, in the order of their lines, where a log does not say more than the second.
+    /// Whether requests of one second are spread evenly over it, in the order of their lines, if
+    /// the times of the log have no fraction of a second.
     pub spread: bool,
-    /// How many keys are kept, by the limiter and by each table of the report.
+    /// Maximum number of keys in the limiter and in each table of the report.
     pub max_keys: usize,
-    /// Only requests that were answered so.
+    /// Replays only requests with these response statuses.
     pub only_status: Option<StatusFilter>,
-    /// The tiers of users, where the log does not tell.
+    /// The tiers of users, for logs without a tier.
     pub tiers: Tiers,
-    /// Whether rules that only watch are enforced, so that the report names whom they would block.
+    /// Whether rules in shadow mode are enforced, so that the report lists the customers they would
+    /// block.
     pub enforce_shadow: bool,
-    /// Hides identifiers: whoever knows this secret, and only they, can find out whose hash it is.
+    /// Secret for hashing identifiers in the report. Only with the secret can a hash be matched to
+    /// an identifier. `None` shows identifiers unchanged.
     pub hash_keys: Option<Vec<u8>>,
 }
 
 impl Options {
-    /// How many keys there are unless somebody says otherwise.
+    /// Default of `max_keys`.
     pub const MAX_KEYS: usize = 1_000_000;
-    /// How late a line may be unless somebody says otherwise.
+    /// Default of `reorder`.
     pub const REORDER: Duration = Duration::from_secs(5);
 }
 
@@ -61,17 +64,17 @@ impl Default for Options {
     }
 }
 
-/// A secret for [`Options::hash_keys`] that nobody knows.
+/// Returns a random secret for [`Options::hash_keys`].
 ///
 /// # Errors
-/// Whatever the operating system says if it has no randomness.
+/// The error of the operating system if it has no random numbers.
 pub fn random_secret() -> std::io::Result<Vec<u8>> {
     let mut secret = vec![0; 32];
     getrandom::fill(&mut secret).map_err(|error| std::io::Error::other(error.to_string()))?;
     Ok(secret)
 }
 
-/// Which answers count: `2xx,3xx,404`.
+/// Response statuses to replay: `2xx,3xx,404`.
 ///
 /// ```
 /// use pacegate_simulate::StatusFilter;
@@ -84,7 +87,7 @@ pub fn random_secret() -> std::io::Result<Vec<u8>> {
 pub struct StatusFilter(Vec<(u16, u16)>);
 
 impl StatusFilter {
-    /// Whether an answer counts.
+    /// Whether requests with this status are replayed.
     pub fn matches(&self, status: u16) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&status))
     }
@@ -96,7 +99,7 @@ impl FromStr for StatusFilter {
     fn from_str(text: &str) -> Result<Self, String> {
         let range = |part: &str| {
             let part = part.trim();
-            let wrong = || format!("`{part}` is neither a status like 404 nor a class like 2xx");
+            let wrong = || format!("expected a status such as 404 or a class such as 2xx, got `{part}`");
             match part.strip_suffix("xx") {
                 Some(class) => {
                     let class: u16 =
@@ -119,12 +122,12 @@ impl FromStr for StatusFilter {
 pub struct Tiers(HashMap<CompactString, CompactString, foldhash::fast::RandomState>);
 
 impl Tiers {
-    /// The tier of a user.
+    /// Returns the tier of a user.
     pub fn of(&self, user: &str) -> Option<&str> {
         self.0.get(user).map(CompactString::as_str)
     }
 
-    /// Whether nobody has one.
+    /// Whether no user has a tier.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -133,7 +136,7 @@ impl Tiers {
 impl FromStr for Tiers {
     type Err = String;
 
-    /// Reads lines of `user,tier`; the first may be just that.
+    /// Parses lines of `user,tier`. The first line can be this header.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut tiers = Self::default();
         for (place, line) in text.lines().enumerate() {
@@ -141,13 +144,13 @@ impl FromStr for Tiers {
             if line.is_empty() || (place == 0 && line.eq_ignore_ascii_case("user,tier")) {
                 continue;
             }
-            // A user may have a comma, a tier never needs one.
+            // A user can contain a comma, a tier cannot.
             let pair = line.rsplit_once(',').map(|(user, tier)| (user.trim().trim_matches('"'), tier.trim()));
             match pair {
                 Some((user, tier)) if !user.is_empty() && !tier.is_empty() => {
                     tiers.0.insert(user.into(), tier.into());
                 }
-                _ => return Err(format!("line {} is not `user,tier`", place + 1)),
+                _ => return Err(format!("line {}: expected `user,tier`", place + 1)),
             }
         }
         Ok(tiers)
@@ -159,17 +162,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiers_are_read_line_by_line() {
+    fn tiers_are_parsed_line_by_line() {
         let tiers: Tiers = "user,tier\nalice,gold\n\n\"Bob, Jr.\",free\n".parse().unwrap();
         assert_eq!(
             (tiers.of("alice"), tiers.of("Bob, Jr."), tiers.of("eve")),
             (Some("gold"), Some("free"), None)
         );
-        assert_eq!("a,b\nx".parse::<Tiers>().unwrap_err(), "line 2 is not `user,tier`");
+        assert_eq!("a,b\nx".parse::<Tiers>().unwrap_err(), "line 2: expected `user,tier`");
     }
 
     #[test]
-    fn statuses_are_told_by_name() {
+    fn invalid_statuses_are_rejected() {
         for text in ["", "6xx", "2x", "99", "2xx,", "abc"] {
             assert!(text.parse::<StatusFilter>().is_err(), "{text}");
         }

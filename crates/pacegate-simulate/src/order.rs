@@ -1,4 +1,5 @@
-//! Puts requests in the order of their times: servers write a line when a request ends, which is not the order in which they began.
+//! Sorts requests by time: servers write a line when a request ends, which is not the order in
+//! which requests start.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,41 +9,42 @@ use pacegate::Timestamp;
 
 use crate::log::record::{Place, Record};
 
-/// How many requests wait to be put in order; beyond that the oldest goes first, whatever may still come.
+/// Maximum number of requests that wait to be sorted. Beyond it, the oldest is released.
 const WAITING_MAX: usize = 200_000;
 const SECOND: u64 = 1_000_000;
-/// How many of the following lines are asked whether a jump ahead is one of the log or just of one line.
+/// Number of following lines that decide whether a jump ahead is one of the log or of a single
+/// line.
 const FOLLOWERS: usize = 16;
-/// A line that is no further ahead than this is a little early, not odd.
+/// Maximum time that a line can be ahead without being ignored as odd.
 const EARLY_MAX: Duration = Duration::from_secs(60);
 const ODD_SHOWN: usize = 10;
 
-/// Holds requests back until no earlier one is expected.
+/// Delays requests until no earlier one is expected.
 #[derive(Debug)]
 pub(crate) struct Order {
-    /// How much later than its time a request may come.
-    patience: Duration,
-    /// Whether requests of a log that only says the second are spread over it.
+    /// Maximum delay of a request, compared with its time.
+    max_delay: Duration,
+    /// Whether requests of one second are spread over it if times have no fraction.
     spread: bool,
-    /// Lines that were not looked at yet: those that follow the one that is.
+    /// Lines that follow the current one.
     followers: VecDeque<Record>,
-    /// Times, places in the log, and slots, which are smaller to move than requests.
+    /// Times, positions in the log, and slots, which are cheaper to move than requests.
     waiting: BinaryHeap<Reverse<(Timestamp, u64, u32)>>,
     slots: Vec<Option<Record>>,
     free: Vec<u32>,
     /// The requests of one time.
     group: Vec<Record>,
     count: u64,
-    /// The first and the latest time that came in, without those that only one line claims.
+    /// The first and the latest time, without times of single lines far ahead.
     first: Timestamp,
     latest: Option<Timestamp>,
-    /// The latest time that went out.
+    /// The latest time that was released.
     released: Timestamp,
     late: Late,
     odd: Odd,
 }
 
-/// Requests that the log never came to: their times are far ahead of all others.
+/// Requests that are ignored because their times are far ahead of all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Odd {
     pub(crate) count: u64,
@@ -50,18 +52,18 @@ pub(crate) struct Odd {
     pub(crate) shown: Vec<(Place, Timestamp)>,
 }
 
-/// What came too late to be put in order.
+/// Requests that were too late to be sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Late {
     pub(crate) count: u64,
-    /// By how much they went back at most.
+    /// The maximum by which they were late.
     pub(crate) most: Duration,
 }
 
 impl Order {
-    pub(crate) fn new(patience: Duration, spread: bool) -> Self {
+    pub(crate) fn new(max_delay: Duration, spread: bool) -> Self {
         Self {
-            patience,
+            max_delay,
             spread,
             followers: VecDeque::with_capacity(FOLLOWERS + 1),
             waiting: BinaryHeap::new(),
@@ -85,7 +87,7 @@ impl Order {
         &self.odd
     }
 
-    /// Takes a request in, and hands those out that nothing can come before any more.
+    /// Adds a request, and releases those that no other request can precede.
     pub(crate) fn push(&mut self, record: Record, mut release: impl FnMut(Record)) {
         self.followers.push_back(record);
         if self.followers.len() > FOLLOWERS {
@@ -93,7 +95,7 @@ impl Order {
         }
     }
 
-    /// Takes the oldest of the lines that were not looked at.
+    /// Adds the oldest of the following lines.
     fn take_in(&mut self, release: &mut impl FnMut(Record)) {
         let Some(record) = self.followers.pop_front() else { return };
         let at = record.time.at;
@@ -110,7 +112,7 @@ impl Order {
         self.waiting.push(Reverse((at, self.count, slot)));
         loop {
             let Some(Reverse((oldest, ..))) = self.waiting.peek() else { return };
-            let settled = self.latest.is_some_and(|latest| oldest.saturating_add(self.patience) < latest);
+            let settled = self.latest.is_some_and(|latest| oldest.saturating_add(self.max_delay) < latest);
             if !settled && self.waiting.len() <= WAITING_MAX {
                 return;
             }
@@ -118,19 +120,20 @@ impl Order {
         }
     }
 
-    /// Whether a time is one that the log does not go on from: most of the lines that follow are before it. It waits for its turn, and moves
-    /// nothing else.
+    /// Whether a time is far ahead of most of the following lines. Such a request waits until the
+    /// log reaches its time.
     fn is_alone(&self, at: Timestamp) -> bool {
-        if self.latest.is_some_and(|latest| at <= latest.saturating_add(self.patience)) {
+        if self.latest.is_some_and(|latest| at <= latest.saturating_add(self.max_delay)) {
             return false;
         }
-        let agrees = |record: &&Record| record.time.at.saturating_add(self.patience) >= at;
+        let agrees = |record: &&Record| record.time.at.saturating_add(self.max_delay) >= at;
         let agreeing = self.followers.iter().filter(agrees).count();
         if self.followers.len() == FOLLOWERS {
             return agreeing * 2 < FOLLOWERS;
         }
-        // At the end there are too few to ask: a jump that is longer than the whole log before it is not believed, and where no time was believed
-        // so far, as the log is written backwards, the last ones are not either.
+        // At the end there are too few following lines. A jump that is longer than the whole log
+        // before it is ignored. If no time was accepted so far, because the log is in reverse
+        // order, the last ones are ignored too.
         if self.count <= FOLLOWERS as u64 {
             return false;
         }
@@ -139,12 +142,12 @@ impl Order {
         agreeing * 2 <= self.followers.len() && jump > latest.saturating_since(self.first)
     }
 
-    /// Hands out the rest, without what the log never came to.
+    /// Releases the rest, without requests whose times the log never reached.
     pub(crate) fn finish(&mut self, mut release: impl FnMut(Record)) {
         while !self.followers.is_empty() {
             self.take_in(&mut release);
         }
-        let end = self.latest.map(|latest| latest.saturating_add(self.patience.max(EARLY_MAX)));
+        let end = self.latest.map(|latest| latest.saturating_add(self.max_delay.max(EARLY_MAX)));
         while let Some(Reverse((oldest, ..))) = self.waiting.peek() {
             if end.is_some_and(|end| *oldest > end) {
                 break;
@@ -158,7 +161,7 @@ impl Order {
         self.odd.shown = odd.iter().map(|record| (record.place, record.time.at)).take(ODD_SHOWN).collect();
     }
 
-    /// Hands out the requests of the oldest time, in the order of the log.
+    /// Releases the requests of the oldest time, in the order of the log.
     fn release_group(&mut self, release: &mut impl FnMut(Record)) {
         let Some(Reverse((time, ..))) = self.waiting.peek().copied() else { return };
         while let Some(Reverse((at, _, slot))) = self.waiting.peek().copied() {
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_little_late_is_put_in_order() {
+    fn slightly_late_requests_are_sorted() {
         let mut order = Order::new(Duration::from_secs(5), true);
         let times = [(3_000_000, "c"), (1_000_000, "a"), (2_000_000, "b"), (3_000_000, "d")];
         let out = run(&mut order, times.map(|(at, name)| record(at, name, false)).to_vec());
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_late_gets_the_latest_time_and_is_counted() {
+    fn late_request_gets_the_latest_time_and_is_counted() {
         let mut order = Order::new(Duration::from_secs(1), true);
         let times =
             [(10_000_000, "a"), (20_000_000, "b"), (20_000_001, "c"), (2_000_000, "late"), (30_000_000, "d")];
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_wait_than_the_bound() {
+    fn number_of_waiting_requests_is_bounded() {
         let mut order = Order::new(Duration::from_secs(3_600), false);
         let mut out = 0;
         for at in 0..=(WAITING_MAX + FOLLOWERS) as u64 {
@@ -255,7 +258,7 @@ mod tests {
         assert_eq!(out, 1);
     }
 
-    /// A request a second, with a stray one in front of each of `places`.
+    /// One request per second, with a stray one before each of `places`.
     fn with_strays(count: u64, places: &[u64], ahead: u64) -> Vec<Record> {
         let mut records = Vec::new();
         for second in 0..count {
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_with_an_odd_time_changes_nothing_for_the_others() {
+    fn odd_time_of_one_line_does_not_affect_others() {
         let year = 365 * 86_400;
         for places in [&[0_u64][..], &[50], &[99], &[0, 1, 50, 51, 52, 99]] {
             let mut order = Order::new(Duration::from_secs(5), true);
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_ahead_of_its_turn_waits_for_it() {
+    fn early_line_waits_for_its_time() {
         let mut order = Order::new(Duration::from_secs(5), true);
         let out = run(&mut order, with_strays(200, &[20], 1_100));
         assert!(out.is_sorted_by_key(|(at, _)| *at) && out.len() == 201, "{out:?}");
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_with_the_newest_line_first_is_turned_around() {
+    fn log_in_reverse_order_is_sorted() {
         for step in [1, 100, 10_000] {
             let mut order = Order::new(Duration::from_secs(5), true);
             let out =
@@ -306,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_in_the_log_is_no_odd_time() {
+    fn gap_in_the_log_is_not_an_odd_time() {
         let gaps = [10, 70, 3_600, 86_400, 40 * 86_400];
         for gap in gaps {
             let mut order = Order::new(Duration::from_secs(5), true);

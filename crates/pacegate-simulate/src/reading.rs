@@ -1,4 +1,5 @@
-//! The reading side of a replay: lines become requests, in order, and what cannot be one is counted.
+//! The reading thread of a replay: it parses lines into requests, sorts them and counts broken
+//! lines.
 
 use std::sync::mpsc::SyncSender;
 
@@ -8,26 +9,26 @@ use crate::log::{Broken, Entry, LogReader};
 use crate::options::StatusFilter;
 use crate::order::{Late, Odd, Order};
 
-/// Requests go to the other thread in parts of this many.
+/// Number of requests per batch that is passed to the other thread.
 const BATCH: usize = 1_024;
 pub(crate) const BROKEN_SHOWN: usize = 10;
 const TOO_MANY_REQUESTS: u16 = 429;
 
-/// What there is to say about the log itself.
+/// The results of reading the log.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
-    /// Those that are not empty.
+    /// Lines that are not empty.
     pub(crate) lines: u64,
     pub(crate) requests: u64,
     pub(crate) broken: u64,
     pub(crate) broken_shown: Vec<Broken>,
-    /// By their status.
+    /// Requests ignored because of their status.
     pub(crate) left_out: u64,
     pub(crate) already_denied: u64,
     pub(crate) late: Late,
-    /// Left out, because the log never came to their times.
+    /// Requests ignored because the log never reached their times.
     pub(crate) odd: Odd,
-    /// Whether any time was just a second.
+    /// Whether a time had no fraction of a second.
     pub(crate) whole_seconds: bool,
 }
 
@@ -39,8 +40,8 @@ impl Read {
         }
     }
 
-    /// Counts what the limiter did not take, although it had been read as a request.
-    pub(crate) fn add_refused(&mut self, count: u64, shown: Vec<Broken>) {
+    /// Counts requests that the limiter rejected as broken lines.
+    pub(crate) fn add_rejected(&mut self, count: u64, shown: Vec<Broken>) {
         let added = shown.len() as u64;
         shown.into_iter().for_each(|broken| self.add_broken(broken));
         self.broken += count - added;
@@ -48,7 +49,7 @@ impl Read {
     }
 }
 
-/// The thread that reads.
+/// The reading thread.
 pub(crate) struct Reading {
     pub(crate) read: Read,
     only_status: Option<StatusFilter>,
@@ -65,7 +66,7 @@ impl Reading {
         let result = self.read(log, &mut order);
         order.finish(|record| self.send(record));
         self.flush();
-        // The other thread ends when nobody sends any more.
+        // The other thread ends when the sender is dropped.
         self.sender = None;
         self.read.late = order.late();
         self.read.odd = order.odd().clone();
@@ -105,7 +106,7 @@ impl Reading {
     fn flush(&mut self) {
         let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
         if let Some(sender) = &self.sender {
-            // Whoever does not receive any more has failed, and says so.
+            // A receiver that is gone has failed, and reports its error.
             let _ = sender.send(batch);
         }
     }

@@ -1,4 +1,5 @@
-//! The replay: one thread reads the log and puts it in order, the other asks the limiters, at the time of each line.
+//! The replay: one thread reads and sorts the log, the other calls the limiters at the time of each
+//! line.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,21 +26,22 @@ use crate::tally::endpoints::Endpoints;
 use crate::tally::rules::RuleTally;
 use crate::tally::series::Steps;
 
-/// How many batches of requests may wait between the threads.
+/// Maximum number of batches of requests that wait between the threads.
 const BATCHES_WAITING: usize = 8;
 
-/// How far a replay is.
+/// The progress of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// How much was read, as it is on disk.
+    /// Number of bytes that were read, before decompression.
     pub bytes: u64,
-    /// How many requests were replayed.
+    /// Number of requests that were replayed.
     pub requests: u64,
 }
 
-/// Replays logs against one set of rules, or two side by side.
+/// Replays logs against one set of rules, or against two for comparison.
 ///
-/// The decisions are those of the real limiter: it counts in memory, and its clock shows the time of each line.
+/// The real limiter makes the decisions. It counts in memory, and its clock has the time of each
+/// line.
 ///
 /// ```
 /// use pacegate_config::Config;
@@ -55,7 +57,8 @@ pub struct Progress {
 /// ```
 ///
 /// # Errors
-/// [`SimulateError`] when the options do not fit the log, when it cannot be read, or when there is no request in it.
+/// [`SimulateError`] if the options do not fit the log, the log cannot be read, or it contains no
+/// request.
 pub fn simulate(
     sources: Vec<Source>,
     rules: &[RuleFile],
@@ -63,7 +66,10 @@ pub fn simulate(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, SimulateError> {
     if rules.is_empty() || rules.len() > SETS_MAX {
-        return Err(SimulateError::misused(format!("one set of rules is needed, or {SETS_MAX}")));
+        return Err(SimulateError::misused(format!(
+            "expected 1 to {SETS_MAX} sets of rules, got {}",
+            rules.len()
+        )));
     }
     let mut rules = rules.to_vec();
     if options.enforce_shadow {
@@ -79,7 +85,7 @@ pub fn simulate(
     let mut log = LogReader::open(sources, &options.log, &dimensions, options.hash_keys.is_some())?;
     if options.only_status.is_some() && log.mapping().status.is_none() {
         return Err(SimulateError::misused(
-            "--only-status: the log has no field known to be the status; say which one is with --map status=FIELD",
+            "--only-status: no field of the log is known to be the status; set it with --map status=FIELD",
         ));
     }
     let mut replay = Replay::new(rules, options, &log)?;
@@ -90,24 +96,24 @@ pub fn simulate(
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| reading.run(&mut log, order));
         replay.run(receiver, &bytes, progress);
-        reader.join().unwrap_or_else(|_| Err(SimulateError::failed("the log's reader stopped")))
+        reader.join().unwrap_or_else(|_| Err(SimulateError::failed("the thread that reads the log panicked")))
     })?;
     let Reading { mut read, .. } = reading;
-    read.add_refused(replay.refused, std::mem::take(&mut replay.refused_shown));
+    read.add_rejected(replay.rejected, std::mem::take(&mut replay.rejected_shown));
     if let (0, Some(first)) = (read.requests + read.left_out, read.broken_shown.first()) {
         return Err(log.nothing_fits(read.lines, first));
     }
     if read.requests == 0 {
         let reason = match read.left_out {
-            0 => "there is no request in it".to_owned(),
-            count => format!("all its {count} requests are left out by --only-status"),
+            0 => "the log contains no request".to_owned(),
+            count => format!("--only-status ignores all of its {count} requests"),
         };
         return Err(SimulateError::failed(format!("{}: {reason}", log.names().join(", "))));
     }
     Ok(build(&log, &read, &replay, rules, options))
 }
 
-/// The time of the line that is being replayed.
+/// A clock with the time of the current line.
 #[derive(Debug, Default)]
 struct ReplayClock(AtomicU64);
 
@@ -117,26 +123,26 @@ impl Clock for ReplayClock {
     }
 }
 
-/// The thread that decides, and what it counts.
+/// The deciding thread, and what it counts.
 pub(crate) struct Replay {
     clock: Arc<ReplayClock>,
     dimensions: Vec<String>,
-    /// The units, other than requests, that the log has costs in.
+    /// Units other than requests in which the log has costs.
     units: Vec<String>,
-    /// The tiers that rules name; others change nothing.
+    /// The tiers of rules. Other tiers have no effect.
     profiles: Vec<Profile>,
     tiers: crate::options::Tiers,
     pub(crate) sets: Vec<ReplaySet>,
-    /// How good each dimension is at telling customers apart; the lowest number is best.
+    /// How well each dimension identifies a customer. The lowest number is best.
     ranks: Vec<u8>,
-    /// How many requests have an identifier in each dimension.
+    /// Number of requests with an identifier in each dimension.
     pub(crate) seen: Vec<u64>,
     pub(crate) customers: Customers,
     pub(crate) endpoints: Endpoints,
     pub(crate) steps: Steps,
-    /// Requests that the limiter did not take, and the first of them.
-    refused: u64,
-    refused_shown: Vec<Broken>,
+    /// Requests that the limiter rejected, and the first of them.
+    rejected: u64,
+    rejected_shown: Vec<Broken>,
     /// The times of the first and the last request.
     pub(crate) span: Option<(Timestamp, Timestamp)>,
 }
@@ -147,14 +153,14 @@ pub(crate) struct ReplaySet {
     store: Arc<MemoryStore>,
     max_keys: usize,
     pub(crate) tally: RuleTally,
-    /// When the limiter had no room for further keys.
+    /// When the limiter reached the maximum number of keys.
     pub(crate) full_at: Option<Timestamp>,
 }
 
 impl ReplaySet {
     fn new(file: &RuleFile, max_keys: usize, clock: Arc<ReplayClock>) -> Result<Self, SimulateError> {
         let mut config = file.config.clone();
-        // Wherever counters will be, the decisions are the same: here they are all in one place.
+        // Decisions do not depend on the store, so all counters are in one.
         config.rules.iter_mut().for_each(|rule| rule.store = None);
         config.descriptors.clear();
         let memory = MemoryOptions { max_keys, ..MemoryOptions::default() };
@@ -191,8 +197,8 @@ impl Replay {
             customers: Customers::new(options.max_keys),
             endpoints: Endpoints::default(),
             steps: Steps::default(),
-            refused: 0,
-            refused_shown: Vec::new(),
+            rejected: 0,
+            rejected_shown: Vec::new(),
             span: None,
         })
     }
@@ -207,7 +213,7 @@ impl Replay {
         for batch in receiver {
             for record in &batch {
                 if let Err(error) = self.decide(record) {
-                    self.refuse(record, &error);
+                    self.reject(record, &error);
                 }
             }
             requests += batch.len() as u64;
@@ -215,12 +221,12 @@ impl Replay {
         }
     }
 
-    /// A request that cannot be decided is a broken line: one of many is no reason to stop.
-    fn refuse(&mut self, record: &Record, error: &CheckError) {
-        self.refused += 1;
-        if self.refused_shown.len() < BROKEN_SHOWN {
+    /// Counts a request that cannot be decided as a broken line.
+    fn reject(&mut self, record: &Record, error: &CheckError) {
+        self.rejected += 1;
+        if self.rejected_shown.len() < BROKEN_SHOWN {
             let reason = format!("cannot be decided: {error}");
-            self.refused_shown.push(Broken { place: record.place, reason, excerpt: None });
+            self.rejected_shown.push(Broken { place: record.place, reason, excerpt: None });
         }
     }
 
@@ -263,7 +269,7 @@ impl Replay {
             let profile = profiles.iter().find(|profile| profile.tier.as_deref() == Some(tier));
             check = check.profile(profile);
         }
-        // Each set counts IPv6 addresses by its own prefix.
+        // Each set has its own IPv6 prefix.
         let decide = |set: &ReplaySet| {
             let mut counted = check.clone();
             set.limiter.canonicalise(&mut counted)?;
@@ -277,8 +283,8 @@ impl Replay {
         let mut blocked = [None; SETS_MAX];
         for (place, (set, (counted, decision))) in sets.iter_mut().zip(&decisions).enumerate() {
             blocked[place] = set.tally.count(counted, at, decision);
-            if !set.tally.without_room.is_empty() {
-                steps.count(at, place, blocked[place].is_some(), &set.tally.without_room);
+            if !set.tally.over_limit.is_empty() {
+                steps.count(at, place, blocked[place].is_some(), &set.tally.over_limit);
             }
             if set.full_at.is_none() && set.store.keys() >= set.max_keys {
                 set.full_at = Some(at);
@@ -298,8 +304,8 @@ impl Replay {
     }
 }
 
-/// Whose a request is: its user's; if there is none, its API key's, that of a dimension of one's own, and last its address's, which several
-/// may share.
+/// Ranks the identities of a request to find its customer: the user, then the API key, then other
+/// dimensions, and last the address, which several customers can share.
 fn rank(dimension: &str) -> u8 {
     match dimension {
         "user" => 0,
@@ -320,9 +326,9 @@ mod tests {
     use crate::reading::Read;
     use crate::time::LogTime;
 
-    /// Reading lets no such request through; if it ever does, the others still count.
+    /// The parser rejects such a request before. If it did not, the others would still count.
     #[test]
-    fn a_request_that_cannot_be_decided_is_a_broken_line() {
+    fn undecidable_request_is_a_broken_line() {
         let text = "time,user,ip\n1700000000,a,192.0.2.1\n";
         let source = Source { name: "log".into(), reader: Box::new(Cursor::new(text)) };
         let log = LogReader::open(vec![source], &Default::default(), &[], false).unwrap();
@@ -336,9 +342,9 @@ mod tests {
         sender.send(vec![record("a", 1), record("", 2), record("b", 3)]).unwrap();
         drop(sender);
         replay.run(receiver, &AtomicU64::default(), &mut |_| {});
-        assert_eq!((replay.sets[0].tally.allowed, replay.refused), (2, 1));
+        assert_eq!((replay.sets[0].tally.allowed, replay.rejected), (2, 1));
         let mut read = Read { lines: 3, requests: 3, ..Read::default() };
-        read.add_refused(replay.refused, replay.refused_shown);
+        read.add_rejected(replay.rejected, replay.rejected_shown);
         assert_eq!((read.requests, read.broken, read.broken_shown[0].place.line), (2, 1, 2));
         assert!(read.broken_shown[0].reason.starts_with("cannot be decided: identifier: must be"));
     }

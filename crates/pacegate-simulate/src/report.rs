@@ -1,290 +1,291 @@
-//! What a simulation found out, as it is written to JSON; text and HTML show the same.
+//! The report of a simulation, as it is written to JSON. Text and HTML show the same.
 
 use serde::Serialize;
 
-/// Everything there is to say. The field names are those of the JSON report, and stay.
+/// The report. Its field names are those of the JSON report, and do not change.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Raised when a field changes its meaning.
+    /// Incremented when the meaning of a field changes.
     pub format_version: u32,
-    /// What was replayed.
+    /// The log that was replayed.
     pub log: LogReport,
-    /// What each set of rules did: A, and B if there is one.
+    /// The results of each set of rules: A, and B if there is one.
     pub rule_sets: Vec<RuleSetReport>,
-    /// Where requests went, those with the most blocked ones first.
+    /// Endpoints, those with the most blocked requests first.
     pub endpoints: Vec<EndpointReport>,
-    /// How much there was over time.
+    /// Requests over time.
     pub series: SeriesReport,
-    /// How B differs from A.
+    /// The comparison of B with A.
     pub comparison: Option<ComparisonReport>,
-    /// The gist, in sentences.
+    /// The conclusion, in sentences.
     pub conclusion: Vec<String>,
 }
 
-/// What was replayed.
+/// The log that was replayed.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogReport {
-    /// The logs.
+    /// Names of the logs.
     pub files: Vec<String>,
-    /// How they are written.
+    /// Format of the logs.
     pub format: String,
-    /// Which field is which part of a request.
+    /// The fields of the parts of a request.
     pub fields: Vec<FieldReport>,
-    /// How many lines there are, without empty ones.
+    /// Number of lines that are not empty.
     pub lines: u64,
-    /// How many of them are requests that were replayed.
+    /// Number of requests that were replayed.
     pub requests: u64,
-    /// How many are not requests.
+    /// Number of lines that are not requests.
     pub broken_lines: u64,
-    /// The first of those.
+    /// The first of these lines.
     pub broken_examples: Vec<BrokenLine>,
-    /// How many requests were left out because of their status.
+    /// Number of requests ignored because of their status.
     pub left_out_by_status: u64,
-    /// How many requests were answered 429 already, so that the log shows less than clients wanted.
+    /// Number of requests with status 429: clients may have wanted more than the log shows.
     pub answered_429: u64,
-    /// How many came too late to be put in order; they count at the latest time before them.
+    /// Number of requests too late to be sorted. They count at the latest time before them.
     pub late_requests: u64,
-    /// By how much they went back at most.
+    /// The maximum by which they were late.
     pub late_seconds_most: f64,
-    /// Whether so many came too late that the result says little.
+    /// Whether so many requests are late that the result is not reliable.
     pub out_of_order: bool,
-    /// How many more lines are requests that were left out, because the log never comes to their times.
+    /// Number of requests ignored because their times are far ahead of the rest of the log.
     pub odd_times: u64,
-    /// The first of those.
+    /// The first of these requests.
     pub odd_examples: Vec<OddLine>,
-    /// Whether times were only told to the second, and requests were spread over it.
+    /// Whether times have no fraction of a second and requests were spread over the second.
     pub spread_over_seconds: bool,
-    /// When the first request was.
+    /// Time of the first request.
     pub first: String,
-    /// When the last one was.
+    /// Time of the last request.
     pub last: String,
-    /// The time between them.
+    /// Time between them.
     pub span_seconds: f64,
-    /// What may make the result less than it seems.
+    /// Warnings about the log.
     pub warnings: Vec<String>,
 }
 
-/// A part of a request, and the field it is in.
+/// A part of a request, and its field.
 #[derive(Clone, Debug, Serialize)]
 pub struct FieldReport {
-    /// `time`, `endpoint`, `method`, `request`, `status`, `cost`, `cost.UNIT`, `tier`, or a dimension.
+    /// `time`, `endpoint`, `method`, `request`, `status`, `cost`, `cost.UNIT`, `tier`, or a
+    /// dimension.
     pub part: String,
-    /// Its name in the log.
+    /// The name of the field in the log.
     pub field: String,
 }
 
 /// A line that is not a request.
 #[derive(Clone, Debug, Serialize)]
 pub struct BrokenLine {
-    /// The log.
+    /// Name of the log.
     pub file: String,
-    /// Its number there.
+    /// Number of the line.
     pub line: u64,
-    /// What is wrong with it.
+    /// Why the line is not a request.
     pub reason: String,
-    /// How it begins, unless identifiers are hidden.
+    /// Start of the line, unless identifiers are hidden.
     pub text: Option<String>,
 }
 
-/// A line whose time is far ahead of all others.
+/// A line with a time far ahead of the rest of the log.
 #[derive(Clone, Debug, Serialize)]
 pub struct OddLine {
-    /// The log.
+    /// Name of the log.
     pub file: String,
-    /// Its number there.
+    /// Number of the line.
     pub line: u64,
-    /// The time that it claims.
+    /// The time of the line.
     pub time: String,
 }
 
-/// What a set of rules did.
+/// The results of a set of rules.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleSetReport {
     /// `A` or `B`.
     pub name: String,
-    /// The configuration.
+    /// Name of the configuration file.
     pub file: String,
-    /// How many requests would have passed.
+    /// Number of requests that would have been allowed.
     pub allowed: u64,
-    /// How many would not.
+    /// Number of requests that would have been blocked.
     pub blocked: u64,
-    /// The share of those that would not, from 0 to 1.
+    /// Share of blocked requests, from 0 to 1.
     pub blocked_share: f64,
-    /// How many of the allowed requests rules that only watch would have blocked.
+    /// Number of allowed requests that rules in shadow mode would have blocked.
     pub would_block: u64,
-    /// Whether rules that only watch were enforced, as was asked for.
+    /// Whether rules in shadow mode were enforced (`--enforce-shadow`).
     pub shadow_enforced: bool,
-    /// What each rule did.
+    /// The results of each rule.
     pub rules: Vec<RuleReport>,
-    /// Who would have been blocked, by the dimension they are known by: each request is its user's or, if there is none, its API key's, that
-    /// of a dimension of one's own, or its address's.
+    /// Blocked customers by dimension. The customer of a request is its user or, without a user,
+    /// its API key, its identifier in another dimension, or its address.
     pub blocked_customers: Vec<DimensionReport>,
-    /// Those who would have been blocked most often.
+    /// Customers with the most blocked requests.
     pub most_blocked: Vec<CustomerReport>,
-    /// Regular customers who would have been blocked, those that would be often first: the ones to worry about.
+    /// Regular customers that would have been blocked, those blocked often first.
     pub regular_hurt: Vec<CustomerReport>,
-    /// Rules that could not do anything, and bounds that were reached.
+    /// Warnings about rules that never applied, and about bounds that were reached.
     pub warnings: Vec<String>,
 }
 
-/// What a rule did.
+/// The results of a rule.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleReport {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// What it counts by.
+    /// Dimension of the rule.
     pub dimension: String,
-    /// Whom it is for: `anyone`, `tier`, `identifier` or `default`.
+    /// What it applies to: `anyone`, `tier`, `identifier` or `default`.
     pub applies_to: String,
     /// `enforce` or `shadow`.
     pub mode: String,
-    /// How it counts.
+    /// Algorithm of the rule.
     pub algorithm: String,
-    /// How much it allows per window.
+    /// Number of requests allowed per window.
     pub limit: u32,
-    /// The window.
+    /// Length of the window.
     pub window_seconds: f64,
-    /// How much it allows at once.
+    /// Number of requests allowed at once.
     pub burst: u32,
-    /// How many requests it judged.
+    /// Number of requests that the rule applied to.
     pub requests: u64,
-    /// How many it had no room for; in shadow mode they pass.
+    /// Number of requests over the limit. In shadow mode they are allowed.
     pub blocked: u64,
-    /// The share of those, from 0 to 1.
+    /// Share of these requests, from 0 to 1.
     pub blocked_share: f64,
-    /// How many keys it counted.
+    /// Number of keys.
     pub keys: u64,
-    /// How many of them it had no room for at least once.
+    /// Number of keys with at least one request over the limit.
     pub keys_blocked: u64,
-    /// What it would take not to block most of its keys.
+    /// Numbers that would be sufficient for most of its keys.
     pub needed: Option<NeededReport>,
 }
 
-/// Which number would have let keys pass at all times.
+/// The limit or burst that would have allowed all requests of keys.
 #[derive(Clone, Debug, Serialize)]
 pub struct NeededReport {
-    /// The number: `limit`, or `burst` with the rate as it is.
+    /// The setting: `limit`, or `burst` at the rate of the rule.
     pub number: String,
-    /// Whether it is exact for this rule alone, or close to it.
+    /// Whether the numbers are exact or estimated.
     pub exact: bool,
-    /// Enough for 99 % of the keys.
+    /// Sufficient for 99 % of the keys.
     pub for_99_percent: u64,
-    /// Enough for 99.9 % of the keys.
+    /// Sufficient for 99.9 % of the keys.
     pub for_99_9_percent: u64,
-    /// Enough for all keys.
+    /// Sufficient for all keys.
     pub for_all: u64,
 }
 
-/// Who would have been blocked in one dimension.
+/// Blocked customers of one dimension.
 #[derive(Clone, Debug, Serialize)]
 pub struct DimensionReport {
     /// The dimension.
     pub dimension: String,
-    /// How many there are.
+    /// Number of customers.
     pub customers: u64,
-    /// How many of them would have been blocked at least once.
+    /// Number of customers that would have been blocked at least once.
     pub blocked: u64,
-    /// How many of those are regular customers.
+    /// Number of regular customers among them.
     pub regular_hurt: u64,
-    /// How many of the regular ones would have been blocked often.
+    /// Number of regular customers that would have been blocked often.
     pub regular_often: u64,
 }
 
-/// Somebody who would have been blocked.
+/// A customer that would have been blocked.
 #[derive(Clone, Debug, Serialize)]
 pub struct CustomerReport {
-    /// What kind of identifier it is.
+    /// Dimension of the identifier.
     pub dimension: String,
-    /// Who it is, or a hash of it.
+    /// The identifier, or its hash.
     pub identifier: String,
-    /// How many requests they made.
+    /// Number of requests.
     pub requests: u64,
-    /// How many would have been blocked, by whatever rule.
+    /// Number of requests that would have been blocked by any rule.
     pub blocked: u64,
-    /// The share of those, from 0 to 1.
+    /// Share of these requests, from 0 to 1.
     pub blocked_share: f64,
-    /// Whether that is often: 5 % or more.
+    /// Whether the share is 5 % or more.
     pub often: bool,
-    /// How many the other set of rules would have blocked.
+    /// Number of requests that the other set of rules would have blocked.
     pub blocked_by_other: Option<u64>,
-    /// When they would have been blocked first.
+    /// Time of the first blocked request.
     pub first_blocked: String,
-    /// And last.
+    /// Time of the last blocked request.
     pub last_blocked: String,
-    /// The longest time with nothing but blocked requests.
+    /// Longest time in which all requests would have been blocked.
     pub longest_stretch_seconds: f64,
-    /// The rule that is to blame for most of it.
+    /// The rule that blocked most of these requests.
     pub rule: String,
-    /// The key that it counted, as it may be an address that several share.
+    /// The key of that rule, which can be an address that several customers share.
     pub key: Option<String>,
-    /// What that key would have needed of the rule's limit or burst.
+    /// The limit or burst of the rule that would have been sufficient for this key.
     pub needed: Option<u64>,
-    /// What the rule has of it.
+    /// The limit or burst of the rule.
     pub available: u32,
 }
 
-/// What happened at an endpoint.
+/// The results of an endpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct EndpointReport {
-    /// The endpoint, with `{id}` for numbers; `(others)` for all beyond a bound.
+    /// The endpoint, with `{id}` for numbers. `(others)` are all endpoints beyond a bound.
     pub endpoint: String,
-    /// How many requests went there.
+    /// Number of requests.
     pub requests: u64,
-    /// How many of them each set of rules would have blocked.
+    /// Number of requests that each set of rules would have blocked.
     pub blocked: Vec<u64>,
 }
 
-/// How much there was over time.
+/// Requests over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct SeriesReport {
-    /// The length of a step.
+    /// Length of a step.
     pub step_seconds: u64,
-    /// When the first step begins.
+    /// Start of the first step.
     pub start: String,
-    /// Requests of each step.
+    /// Number of requests in each step.
     pub requests: Vec<u64>,
-    /// Requests of each step that a set of rules would have blocked, by set.
+    /// Number of blocked requests in each step, by set of rules.
     pub blocked: Vec<Vec<u64>>,
-    /// The same for the rules with the most of them.
+    /// The same for the rules with the most blocked requests.
     pub rules: Vec<RuleSeries>,
 }
 
-/// What a rule had no room for over time.
+/// Requests over the limit of a rule over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleSeries {
     /// The set of rules.
     pub rule_set: String,
     /// The rule.
     pub rule: String,
-    /// By step.
+    /// Number of requests in each step.
     pub blocked: Vec<u64>,
 }
 
-/// How B differs from A.
+/// The comparison of B with A.
 #[derive(Clone, Debug, Serialize)]
 pub struct ComparisonReport {
-    /// Rules that are not the same.
+    /// Rules that differ.
     pub rules: Vec<RuleChange>,
-    /// Who would have been blocked by one, the other, or both.
+    /// Customers that one set, the other or both would have blocked.
     pub customers: Vec<DimensionComparison>,
-    /// Those that only A would have blocked, most often first.
+    /// Customers that only A would have blocked, most blocked first.
     pub only_a: Vec<CustomerReport>,
-    /// Those that only B would have blocked.
+    /// Customers that only B would have blocked, most blocked first.
     pub only_b: Vec<CustomerReport>,
 }
 
-/// A rule that is not the same in both sets.
+/// A rule that differs between the sets.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleChange {
-    /// Its name, and what tells variants apart.
+    /// Name of the rule, and what distinguishes it from its variants.
     pub rule: String,
-    /// Its limit in A; `None` if it is not there.
+    /// Its limit in A. `None` if A does not have the rule.
     pub a: Option<String>,
     /// Its limit in B.
     pub b: Option<String>,
 }
 
-/// Who would have been blocked by which set, in one dimension.
+/// Customers of one dimension that each set would have blocked.
 #[derive(Clone, Debug, Serialize)]
 pub struct DimensionComparison {
     /// The dimension.
@@ -298,10 +299,10 @@ pub struct DimensionComparison {
 }
 
 impl Report {
-    /// The whole report as JSON.
+    /// Returns the report as JSON.
     ///
     /// # Errors
-    /// Whatever the serializer says; it has no reason to.
+    /// The error of the serializer, which is not expected.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
     }

@@ -1,4 +1,4 @@
-//! What is counted while a log is replayed, all of it in bounded memory.
+//! Counters of a replay, all in bounded memory.
 
 pub(crate) mod customers;
 pub(crate) mod endpoints;
@@ -6,5 +6,5 @@ pub(crate) mod keys;
 pub(crate) mod rules;
 pub(crate) mod series;
 
-/// How many sets of rules are replayed side by side at most.
+/// Maximum number of sets of rules that are replayed together.
 pub(crate) const SETS_MAX: usize = 2;

@@ -1,4 +1,4 @@
-//! The report for a terminal of a hundred columns.
+//! The report as text, at most 100 columns wide.
 
 mod table;
 
@@ -7,15 +7,15 @@ use std::time::Duration;
 use self::table::{Align, Table};
 use crate::report::{ComparisonReport, CustomerReport, LogReport, Report, RuleReport, RuleSetReport};
 use crate::time::format_duration;
-use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, number, percent, variant, what_it_did};
+use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, number, percent, result_cells, variant};
 
-/// How many of a list are shown; JSON and HTML have more.
+/// Maximum number of entries of a list. JSON and HTML have more.
 const CUSTOMERS_SHOWN: usize = 10;
 const ENDPOINTS_SHOWN: usize = 10;
 const WIDTH: usize = 100;
 
 impl Report {
-    /// The report for a terminal.
+    /// Returns the report as text for a terminal.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         log(&self.log, &mut text);
@@ -42,20 +42,20 @@ fn log(log: &LogReport, text: &mut String) {
     text.push_str(&format!("  from {} to {}\n", log.first, log.last));
     let fields: Vec<String> =
         log.fields.iter().map(|field| format!("{}={}", field.part, field.field)).collect();
-    wrapped(&format!("read as {}", fields.join(", ")), "  ", text);
+    wrapped(&format!("fields: {}", fields.join(", ")), "  ", text);
     if log.spread_over_seconds {
-        text.push_str("  times are whole seconds: the requests of a second are spread over it, in the order of their lines\n");
+        text.push_str("  times are whole seconds: requests of one second are spread over it in the order of their lines\n");
     }
     if log.left_out_by_status > 0 {
         text.push_str(&format!(
-            "  {} requests were left out by their status\n",
+            "  {} requests were ignored by --only-status\n",
             number(log.left_out_by_status)
         ));
     }
     if log.late_requests > 0 {
         let most = format_duration(Duration::from_secs_f64(log.late_seconds_most));
         text.push_str(&format!(
-            "  {} requests go back in time, by up to {most}; they count at the latest time before them\n",
+            "  {} requests are older than an earlier line, by up to {most}; they count at the time of that line\n",
             number(log.late_requests)
         ));
     }
@@ -84,7 +84,7 @@ fn totals(report: &Report, text: &mut String) {
         ("allowed", Align::Right),
         ("blocked", Align::Right),
         ("share", Align::Right),
-        ("shadow would block", Align::Right),
+        ("blocked in shadow", Align::Right),
     ]);
     for set in &report.rule_sets {
         table.row(vec![
@@ -101,14 +101,14 @@ fn totals(report: &Report, text: &mut String) {
 
 fn rule_set(set: &RuleSetReport, named: bool, text: &mut String) {
     let of = if named { format!("{}: ", set.name) } else { String::new() };
-    text.push_str(&format!("\n{of}What each rule did\n"));
+    text.push_str(&format!("\n{of}Results by rule\n"));
     warnings(&set.warnings, text);
     if set.rules.is_empty() {
         text.push_str("  no rule applied to any request\n");
         return;
     }
     rules(&set.rules, text);
-    text.push_str(&format!("\n{of}Numbers that would be enough\n"));
+    text.push_str(&format!("\n{of}Limits that would be sufficient\n"));
     needs(&set.rules, text);
     let mut explained = false;
     for (title, often) in REGULAR_LISTS {
@@ -125,7 +125,7 @@ fn rule_set(set: &RuleSetReport, named: bool, text: &mut String) {
         }
     }
     if !set.most_blocked.is_empty() {
-        text.push_str(&format!("\n{of}Blocked most\n"));
+        text.push_str(&format!("\n{of}Most blocked customers\n"));
         let listed: Vec<&CustomerReport> = set.most_blocked.iter().collect();
         customers(&listed, total(set, |each| each.blocked), text);
     }
@@ -147,7 +147,7 @@ fn rules(rules: &[RuleReport], text: &mut String) {
         ("blocked", Align::Right),
     ]);
     for rule in rules {
-        table.row(what_it_did(rule).into());
+        table.row(result_cells(rule).into());
     }
     table.render(text);
 }
@@ -155,7 +155,7 @@ fn rules(rules: &[RuleReport], text: &mut String) {
 fn needs(rules: &[RuleReport], text: &mut String) {
     let mut table = Table::new(&[
         ("rule", Align::Left),
-        ("number", Align::Left),
+        ("setting", Align::Left),
         ("is", Align::Right),
         ("for 99 %", Align::Right),
         ("for 99.9 %", Align::Right),
@@ -179,14 +179,14 @@ fn needs(rules: &[RuleReport], text: &mut String) {
     table.render(text);
     wrapped(NEEDED, "  ", text);
     if close {
-        text.push_str("  ~ estimated by a sliding counter, which is close to a sliding log.\n");
+        text.push_str("  ~ estimated with a sliding counter, which approximates a sliding log.\n");
     }
 }
 
 fn customers(customers: &[&CustomerReport], total: u64, text: &mut String) {
     let compared = customers.iter().any(|customer| customer.blocked_by_other.is_some());
     let mut columns = vec![
-        ("who", Align::Left),
+        ("customer", Align::Left),
         ("requests", Align::Right),
         ("blocked", Align::Right),
         ("share", Align::Right),
@@ -220,11 +220,12 @@ fn customers(customers: &[&CustomerReport], total: u64, text: &mut String) {
     }
     table.render(text);
     if total > CUSTOMERS_SHOWN as u64 {
-        text.push_str(&format!("  … {} in all; --json and --html list up to 50\n", number(total)));
+        text.push_str(&format!("  … {} in total; --json and --html list up to 50\n", number(total)));
     }
 }
 
-/// The rule, and the key that it counted unless that is the customer: an address may be one that many share.
+/// Returns the rule, and its key unless the key is the customer: several customers can share an
+/// address.
 fn culprit(customer: &CustomerReport) -> String {
     let own = format!("{} {}", customer.dimension, customer.identifier);
     match &customer.key {
@@ -237,7 +238,7 @@ fn culprit(customer: &CustomerReport) -> String {
 }
 
 fn compare(comparison: &ComparisonReport, text: &mut String) {
-    text.push_str("\nA and B\n");
+    text.push_str("\nComparison of A and B\n");
     let mut table = Table::new(&[("rule", Align::Left), ("A", Align::Left), ("B", Align::Left)]);
     for change in &comparison.rules {
         let side = |limit: &Option<String>| limit.clone().unwrap_or_else(|| "–".to_owned());
@@ -279,7 +280,7 @@ fn endpoints(report: &Report, text: &mut String) {
     table.render(text);
 }
 
-/// Breaks a text between words so that it fits the width.
+/// Wraps a sentence at the width.
 fn wrapped(sentence: &str, indent: &str, text: &mut String) {
     let mut line = indent.to_owned();
     for word in sentence.split_whitespace() {

@@ -1,4 +1,4 @@
-//! Times as logs write them, and as reports do.
+//! Times in logs and in reports.
 
 use std::time::Duration;
 
@@ -12,16 +12,17 @@ const UTC: Offset = Offset::UTC;
 const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// A time as a log has it.
+/// A time in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogTime {
     pub(crate) at: Timestamp,
-    /// Whether the log only says the second.
+    /// Whether the time has no fraction of a second.
     pub(crate) whole_second: bool,
 }
 
 impl LogTime {
-    /// Reads `10/Oct/2000:13:55:36 -0700`, RFC 3339, or a number of seconds, milliseconds or microseconds since 1970, told apart by its size.
+    /// Parses `10/Oct/2000:13:55:36 -0700`, RFC 3339, or a number of seconds, milliseconds or
+    /// microseconds since 1970, depending on its size.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let bytes = text.trim().as_bytes();
         match bytes {
@@ -32,7 +33,7 @@ impl LogTime {
     }
 }
 
-/// `10/Oct/2000:13:55:36 -0700`
+/// Parses `10/Oct/2000:13:55:36 -0700`.
 fn common(bytes: &[u8]) -> Option<LogTime> {
     let (date, rest) = bytes.split_at_checked(12)?;
     let [d0, d1, b'/', m0, m1, m2, b'/', y0, y1, y2, y3, b':'] = date else { return None };
@@ -47,7 +48,7 @@ fn common(bytes: &[u8]) -> Option<LogTime> {
     moment(date, clock, offset, None)
 }
 
-/// `2000-10-10T13:55:36.123-07:00`; a blank may stand for the `T`, and without a zone it is UTC.
+/// Parses `2000-10-10T13:55:36.123-07:00`. A space can replace the `T`. The default zone is UTC.
 fn internet(bytes: &[u8]) -> Option<LogTime> {
     let (date, rest) = bytes.split_at_checked(10)?;
     let [y0, y1, y2, y3, b'-', m0, m1, b'-', d0, d1] = date else { return None };
@@ -68,7 +69,8 @@ fn internet(bytes: &[u8]) -> Option<LogTime> {
     moment(date, clock, offset, fraction)
 }
 
-/// Seconds, milliseconds or microseconds: each has three digits more than the one before for any time between 1973 and 2255.
+/// Parses seconds, milliseconds or microseconds: between 1973 and 2255, each has three digits more
+/// than the previous one.
 fn number(bytes: &[u8]) -> Option<LogTime> {
     let (whole, part) = match bytes.iter().position(|byte| *byte == b'.') {
         Some(point) => (&bytes[..point], Some(fraction(&bytes[point + 1..])?)),
@@ -85,7 +87,7 @@ fn number(bytes: &[u8]) -> Option<LogTime> {
     Some(LogTime { at: Timestamp::from_micros(micros), whole_second })
 }
 
-/// A day, a clock like `13:55:36`, and how far that clock is ahead of UTC.
+/// Combines a day, a clock such as `13:55:36` and its offset from UTC.
 fn moment(days: i64, clock: &[u8], offset: i64, fraction: Option<u64>) -> Option<LogTime> {
     let [h0, h1, b':', m0, m1, b':', s0, s1] = clock else { return None };
     let (hour, minute, second) = (digits(&[*h0, *h1])?, digits(&[*m0, *m1])?, digits(&[*s0, *s1])?);
@@ -98,7 +100,7 @@ fn moment(days: i64, clock: &[u8], offset: i64, fraction: Option<u64>) -> Option
     Some(LogTime { at: Timestamp::from_micros(micros), whole_second: fraction.is_none() })
 }
 
-/// `-0700` or `-07:00`, in seconds.
+/// Parses `-0700` or `-07:00` into seconds.
 fn offset(zone: &[u8]) -> Option<i64> {
     let (sign, hours, minutes) = match zone {
         [sign, h0, h1, b':', m0, m1] | [sign, h0, h1, m0, m1] => {
@@ -114,7 +116,7 @@ fn offset(zone: &[u8]) -> Option<i64> {
     }
 }
 
-/// The digits after a point, as microseconds; further ones are cut off.
+/// Parses the digits after a point as microseconds. Further digits are ignored.
 fn fraction(bytes: &[u8]) -> Option<u64> {
     let mut micros = 0;
     let mut unit = SECOND / 10;
@@ -126,7 +128,7 @@ fn fraction(bytes: &[u8]) -> Option<u64> {
     Some(micros)
 }
 
-/// A number that is nothing but one to eighteen digits.
+/// Parses a number of one to eighteen digits.
 fn digits(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() || bytes.len() > 18 {
         return None;
@@ -134,7 +136,7 @@ fn digits(bytes: &[u8]) -> Option<u64> {
     bytes.iter().try_fold(0, |value, byte| byte.is_ascii_digit().then(|| value * 10 + u64::from(byte - b'0')))
 }
 
-/// Days since 1970 of a date of the calendar.
+/// Returns the days from 1970 to a date.
 fn days(year: u64, month: u64, day: u64) -> Option<i64> {
     if !(1970..=2255).contains(&year) {
         return None;
@@ -144,13 +146,14 @@ fn days(year: u64, month: u64, day: u64) -> Option<i64> {
     Some(midnight.as_second() / DAY_SECONDS)
 }
 
-/// `2000-10-10T20:55:36Z`
+/// Returns a time as `2000-10-10T20:55:36Z`.
 pub(crate) fn format_time(at: Timestamp) -> String {
     let seconds = i64::try_from(at.as_micros() / SECOND).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
-/// `0 s`, `90 s`, `15 min`, `36 h`, `12 d`: in the largest unit that says it exactly, or that there are ten of.
+/// Returns `0 s`, `90 s`, `15 min`, `36 h` or `12 d`: in the largest unit that is exact, or of
+/// which there are at least ten.
 pub(crate) fn format_duration(duration: Duration) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
     let seconds = duration.as_secs();
@@ -168,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_in_every_form() {
+    fn every_form_of_time_is_parsed() {
         let rows: [(&str, u64, bool); 14] = [
             ("10/Oct/2000:13:55:36 -0700", 971_211_336_000_000, true),
             ("10/Oct/2000:20:55:36 +0000", 971_211_336_000_000, true),
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn invalid_times_are_rejected() {
         for text in [
             "",
             "-",
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_times_are_parsed_back() {
         for micros in
             [0, 951_782_399, 951_782_400, 1_709_164_800, 4_102_444_799].map(|seconds| seconds * SECOND)
         {

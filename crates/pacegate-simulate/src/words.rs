@@ -1,24 +1,24 @@
-//! Words and numbers as all reports write them.
+//! Texts and numbers that all kinds of reports share.
 
 use std::time::Duration;
 
 use crate::report::RuleReport;
 use crate::time::format_duration;
 
-/// What "regular" means, for every kind of report.
+/// The definition of a regular customer.
 pub(crate) const REGULAR: &str = "at least 20 requests in at least 3 periods of ten minutes";
-/// Who is blocked at this share of their requests is blocked often.
+/// Minimum share of blocked requests of a customer that is blocked often.
 pub(crate) const OFTEN: f64 = 0.05;
-/// How regular customers are listed, and whether those are the ones that are blocked often.
+/// Titles of the lists of regular customers, and whether a list has those blocked often.
 pub(crate) const REGULAR_LISTS: [(&str, bool); 2] = [
-    ("Regular customers who would be blocked often (5 % of their requests or more)", true),
-    ("Regular customers who would be blocked now and then (less than 5 %)", false),
+    ("Regular customers blocked often (5 % of their requests or more)", true),
+    ("Regular customers blocked occasionally (less than 5 %)", false),
 ];
-/// How the numbers of the table of needs were found.
-pub(crate) const NEEDED: &str = "What a rule would need so that 99 %, 99.9 % or all of its keys always pass: the most that each key asked for at once, by the \
-    rule's own algorithm, with room for everything. A burst is meant at the rule's rate. Try a number with --rules-b before you use it.";
+/// Explains the numbers of the table of needs.
+pub(crate) const NEEDED: &str = "The limit or burst that would allow all requests of 99 %, 99.9 % or all of the keys of a rule. It is the peak demand \
+    of the keys, computed by the algorithm of the rule without a limit. A burst assumes the rate of the rule. Try a number with --rules-b before you use it.";
 
-/// Whom a variant of a rule is for, if not for anyone.
+/// Returns what a variant of a rule applies to, unless it applies to all.
 pub(crate) fn variant(rule: &RuleReport) -> String {
     match rule.applies_to.as_str() {
         "anyone" | "default" => String::new(),
@@ -26,10 +26,10 @@ pub(crate) fn variant(rule: &RuleReport) -> String {
     }
 }
 
-/// `sliding_log 100/min`, with the burst where it is another number.
+/// Returns `sliding_log 100/min`, with the burst if it differs from the limit.
 pub(crate) fn limit(rule: &RuleReport) -> String {
     let window = format_duration(Duration::from_secs_f64(rule.window_seconds));
-    // `60/min` says the same as `60/1 min`.
+    // `60/min` is the same as `60/1 min`.
     let window = window.strip_prefix("1 ").unwrap_or(&window);
     let burst = if rule.burst == rule.limit { String::new() } else { format!(", burst {}", rule.burst) };
     format!("{} {}/{window}{burst}", rule.algorithm, rule.limit)
@@ -53,21 +53,21 @@ pub(crate) fn first_lines(count: usize) -> String {
     if count == 1 { "first line".to_owned() } else { format!("first {} lines", number(count as u64)) }
 }
 
-/// `0.8 %`; what is there but rounds to nothing says so.
+/// Returns a share as `0.8 %`. A share that rounds to 0 is `<0.01 %`.
 pub(crate) fn percent(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0 %".to_owned(),
         small if small < 0.01 => "<0.01 %".to_owned(),
         part if part < 1.0 => format!("{part:.2} %"),
         part if part < 10.0 => format!("{part:.1} %"),
-        // Not all, unless it is all.
+        // 100 % is only shown if it is exact.
         part if part < 100.0 => format!("{:.0} %", part.min(99.0)),
         _ => "100 %".to_owned(),
     }
 }
 
-/// What a rule did, as the cells of a row.
-pub(crate) fn what_it_did(rule: &RuleReport) -> [String; 8] {
+/// Returns the results of a rule, as the cells of a row.
+pub(crate) fn result_cells(rule: &RuleReport) -> [String; 8] {
     let shadow = if rule.mode == "shadow" { " (shadow)" } else { "" };
     [
         format!("{}{}{shadow}", rule.name, variant(rule)),

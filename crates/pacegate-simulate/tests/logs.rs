@@ -1,4 +1,4 @@
-//! Logs of every kind: what is read from them, what is refused, and what a page shows of hostile ones.
+//! Logs of every format: what is parsed, what is rejected, and how hostile text is shown.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -45,7 +45,7 @@ const CADDY: &str = "{\"ts\":971211336.5,\"request\":{\"remote_ip\":\"192.0.2.1\
 const CSV: &str = "time,ip,path\n2000-10-10T20:55:36Z,192.0.2.1,/a\n";
 
 #[test]
-fn formats_are_found_out() {
+fn formats_are_detected() {
     let rows = [(COMMON, "common"), (COMBINED, "combined"), (JSON, "json"), (CADDY, "json"), (CSV, "csv")];
     for (line, format) in rows {
         let report = run(&[line], &options(None, "")).unwrap();
@@ -68,7 +68,7 @@ fn fields_that_servers_add_can_be_mapped() {
 }
 
 #[test]
-fn a_request_line_is_only_needed_where_nothing_else_says_the_endpoint() {
+fn request_line_is_optional_if_there_is_an_endpoint() {
     let both =
         "{\"time\":1700000000,\"ip\":\"192.0.2.1\",\"path\":\"/a\",\"request\":\"POST /b HTTP/1.1\"}\n";
     let log = both.to_owned() + &both.replace("POST /b HTTP/1.1", "-");
@@ -77,7 +77,7 @@ fn a_request_line_is_only_needed_where_nothing_else_says_the_endpoint() {
 }
 
 #[test]
-fn several_logs_are_one() {
+fn several_logs_are_replayed_as_one() {
     let later = CSV.replace(":36Z", ":37Z");
     let report = run(&["", CSV, &later], &options(None, "")).unwrap();
     assert_eq!((report.log.requests, report.log.broken_lines, report.rule_sets[0].blocked), (2, 0, 1));
@@ -89,7 +89,7 @@ fn several_logs_are_one() {
 }
 
 #[test]
-fn several_logs_are_read_in_the_order_of_their_times() {
+fn several_logs_are_sorted_by_time() {
     let log = |day: u32| -> String {
         (0..600)
             .map(|second| {
@@ -121,7 +121,7 @@ fn several_logs_are_read_in_the_order_of_their_times() {
 }
 
 #[test]
-fn columns_may_be_empty_and_each_log_has_its_own_header() {
+fn columns_can_be_empty_and_each_log_has_its_own_header() {
     let report = run(&["user\ttime\tip\tagent\n\t1700000000\t192.0.2.1\t\n"], &options(None, "")).unwrap();
     assert_eq!((report.log.requests, report.log.broken_lines), (1, 0), "{:?}", report.log.broken_examples);
     assert_eq!(
@@ -143,21 +143,22 @@ fn columns_may_be_empty_and_each_log_has_its_own_header() {
     let message = misused(&[first, "time,address\n1700000001,192.0.2.1\n"], &options(None, ""));
     assert_eq!(
         message,
-        "--log log1: its header has no `path`, `ip`, which the other logs have; replay it on its own"
+        "--log log1: the header has no `path`, `ip`, which the other logs have; replay this log separately"
     );
 }
 
-/// The health checks that a service begins with say nothing of the requests that follow.
+/// The first lines of a service are often health checks without a user.
 #[test]
-fn fields_are_found_that_only_later_lines_have() {
+fn fields_of_later_lines_are_found() {
     let health = "{\"ts\":1700000000,\"ip\":\"192.0.2.1\"}\n".repeat(5_000);
     let request = "{\"ts\":1700000001,\"ip\":\"192.0.2.1\",\"user\":\"alice\"}\n".repeat(3);
     let report = run(&[&(health.clone() + &request)], &options(None, "")).unwrap();
     assert!(report.log.fields.iter().any(|field| field.part == "user"), "{:?}", report.log.fields);
     let warnings = report.log.warnings.join("\n");
-    let expected = "no field in its first 5,003 lines is known to be the endpoint, and every request counts as one of `/`";
+    let expected =
+        "no field in its first 5,003 lines is known to be the endpoint, so every request counts as `/`";
     assert!(warnings.contains(expected), "{warnings}");
-    // Beyond what is looked at, nobody says that there is none.
+    // Warnings name the lines that were examined, because later lines can have the field.
     let rules = "rules: [{name: r, dimension: user, algorithm: gcra, limit: 1, window: 1s}]";
     let rules = RuleFile { name: "rules.yaml".into(), config: Config::parse(rules).unwrap() };
     let log = health.repeat(2) + &request;
@@ -166,13 +167,13 @@ fn fields_are_found_that_only_later_lines_have() {
     assert_eq!(
         report.rule_sets[0].warnings,
         [
-            "rule `r` never applied: it counts by `user`, which is not in the log's first 10,000 lines; say where it is with --map user=FIELD"
+            "rule `r` never applied: it counts by `user`, which is not in the log's first 10,000 lines; set the field with --map user=FIELD"
         ]
     );
 }
 
 #[test]
-fn who_is_nobody_is_not_counted_as_somebody() {
+fn placeholders_are_not_identities() {
     let line = |ip: &str, user: &str| {
         format!("{{\"ts\":1700000000,\"path\":\"/\",\"ip\":\"{ip}\",\"user\":\"{user}\"}}\n")
     };
@@ -188,7 +189,7 @@ fn who_is_nobody_is_not_counted_as_somebody() {
 }
 
 #[test]
-fn line_whose_ip_is_not_an_address_is_broken() {
+fn line_with_an_invalid_address_is_broken() {
     let log = COMBINED.replace("192.0.2.1 - -", "www.example.com:443 192.0.2.7 - alice");
     let report = run(&[&log.repeat(2)], &options(None, "")).unwrap();
     assert_eq!(report.rule_sets[0].most_blocked[0].key.as_deref(), Some("ip 192.0.2.7"));
@@ -196,7 +197,7 @@ fn line_whose_ip_is_not_an_address_is_broken() {
     let log = COMBINED.replace("192.0.2.1 - -", "www.example.com - alice");
     let report = run(&[&(log.repeat(2) + COMBINED)], &options(None, "")).unwrap();
     assert_eq!(report.log.broken_lines, 2);
-    let reason = "`www.example.com` is not an address; say which field is the ip with --map ip=FIELD";
+    let reason = "`www.example.com` is not an address; set the field with --map ip=FIELD";
     assert_eq!(report.log.broken_examples[0].reason, reason);
 }
 
@@ -218,8 +219,8 @@ fn broken_lines_are_counted_and_shown_safely() {
     let reasons: Vec<&str> = examples.iter().map(|broken| broken.reason.as_str()).take(5).collect();
     let expected = [
         "is not in the common log format",
-        "has no request like `GET /path HTTP/1.1`",
-        "has no request like `GET /path HTTP/1.1`",
+        "has no request such as `GET /path HTTP/1.1`",
+        "has no request such as `GET /path HTTP/1.1`",
         "is longer than 65536 bytes",
         "`99/Oct/2000:13:55:36 -0700` is not a time",
     ];
@@ -228,17 +229,17 @@ fn broken_lines_are_counted_and_shown_safely() {
 }
 
 #[test]
-fn a_log_without_requests_is_a_failure_that_says_what_was_expected() {
-    assert_eq!(failed(&[""], &options(None, "")), "log0: there is no line in it");
-    assert_eq!(failed(&["\n\n"], &options(None, "")), "log0: there is no line in it");
-    assert_eq!(failed(&["time,ip\n"], &options(None, "")), "log0: there is no request in it");
+fn log_without_requests_is_an_error_with_an_example() {
+    assert_eq!(failed(&[""], &options(None, "")), "log0: the log is empty");
+    assert_eq!(failed(&["\n\n"], &options(None, "")), "log0: the log is empty");
+    assert_eq!(failed(&["time,ip\n"], &options(None, "")), "log0: the log contains no request");
     let message = failed(&["hello\nworld\n"], &options(None, ""));
-    for part in ["cannot tell what its lines are", "hello", "--format", "combined  192.0.2.1"] {
+    for part in ["unknown format", "hello", "--format", "combined  192.0.2.1"] {
         assert!(message.contains(part), "{message}");
     }
     let message = failed(&["hello\nworld\n"], &options(Some(Format::Combined), ""));
     for part in [
-        "none of the 2 lines is a request",
+        "none of the 2 lines is a request in format combined",
         "line 1 is not in the common log format",
         "expected: 192.0.2.1",
         "--map",
@@ -246,35 +247,37 @@ fn a_log_without_requests_is_a_failure_that_says_what_was_expected() {
         assert!(message.contains(part), "{message}");
     }
     let only = Options { only_status: Some("5xx".parse().unwrap()), ..options(None, "") };
-    assert_eq!(failed(&[COMMON], &only), "log0: all its 1 requests are left out by --only-status");
+    assert_eq!(failed(&[COMMON], &only), "log0: --only-status ignores all of its 1 requests");
 }
 
 #[test]
-fn a_mapping_that_does_not_fit_names_the_fields_there_are() {
+fn mapping_error_lists_the_fields_of_the_log() {
     assert_eq!(
         misused(&[CSV], &options(None, "user=account")),
-        "--map user=account: the log has no field `account`; it has time, ip, path"
+        "--map user=account: the log has no field `account`; the log has time, ip, path"
     );
     let message = misused(&["{\"when\":1,\"who\":{\"id\":2}}\n"], &options(None, ""));
-    assert!(message.contains("--map time=FIELD; in its first line there are when, who.id"), "{message}");
+    assert!(message.contains("--map time=FIELD; the first line has when, who.id"), "{message}");
     let only = Options { only_status: Some("2xx".parse().unwrap()), ..options(None, "") };
-    assert!(misused(&[CSV], &only).starts_with("--only-status: the log has no field known to be the status"));
+    assert!(
+        misused(&[CSV], &only).starts_with("--only-status: no field of the log is known to be the status")
+    );
 }
 
 #[test]
-fn answers_can_be_chosen_and_429_is_told() {
+fn statuses_can_be_filtered_and_429_is_warned_about() {
     let log =
         COMMON.repeat(2) + &COMMON.replace("\" 200 ", "\" 429 ") + &COMMON.replace("\" 200 ", "\" 503 ");
     let report = run(&[&log], &options(None, "")).unwrap();
     assert_eq!((report.log.requests, report.log.answered_429), (4, 1));
-    assert!(report.log.warnings[0].starts_with("1 requests were already answered 429"));
+    assert!(report.log.warnings[0].starts_with("1 requests have status 429"));
     let only = Options { only_status: Some("2xx,503".parse().unwrap()), ..options(None, "") };
     let report = run(&[&log], &only).unwrap();
     assert_eq!((report.log.requests, report.log.left_out_by_status, report.log.answered_429), (3, 1, 0));
 }
 
 #[test]
-fn a_page_shows_hostile_text_as_text() {
+fn page_escapes_hostile_text() {
     let hostile = COMMON
         .replace("alice", "<script>alert(1)</script>")
         .replace("/a?b", "/<img src=x onerror=alert(1)>\\\"'&");
@@ -314,7 +317,7 @@ fn identifiers_can_be_hidden_everywhere() {
         reasons,
         ["is not in the common log format", "a value is not a time", "a value is not a status"]
     );
-    // A rule for one customer names them.
+    // A rule for one customer contains the identifier.
     let rules = |limit: u32| {
         let yaml = format!(
             "rules: [{{name: one, dimension: user, identifier: alice, algorithm: fixed_window, limit: {limit}, window: 1h}}]"
@@ -337,7 +340,7 @@ fn identifiers_can_be_hidden_everywhere() {
         ),
     ];
     for message in nothing {
-        // The example of what was expected names an alice of its own.
+        // The example of the expected format contains another alice.
         let message = message.replace("192.0.2.1 - alice [", "");
         assert!(!message.contains("alice") && !message.contains("192.0.2.77"), "{message}");
     }

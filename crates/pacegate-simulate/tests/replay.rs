@@ -1,4 +1,4 @@
-//! What a replay decides, next to plain loops that decide the same.
+//! Decisions of a replay, compared with plain loops that make the same decisions.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ fn mapped(map: &str) -> Options {
     Options { log: LogOptions { map: map.parse().unwrap(), ..LogOptions::default() }, ..Options::default() }
 }
 
-/// A request every so often, as JSON with a fraction of a second.
+/// A request as JSON, with a fraction of a second.
 fn json(seconds: f64, user: &str, path: &str) -> String {
     format!("{{\"ts\":{:.6},\"user\":\"{user}\",\"path\":\"{path}\",\"status\":200}}\n", 1.7e9 + seconds)
 }
@@ -48,9 +48,9 @@ rules:
   - {name: watch, dimension: user, mode: shadow, algorithm: fixed_window, limit: 3, window: 10s}
 "#;
 
-/// The same as the replay, without any of its parts: a limiter on a clock that is set, and counts by hand.
+/// The same as the replay without its parts: a limiter on a simulated clock, counted by hand.
 #[test]
-fn a_replay_decides_as_a_plain_loop_does() {
+fn replay_decides_as_a_plain_loop_does() {
     for seed in 0..8 {
         let mut random = fastrand::Rng::with_seed(seed);
         let clock = Arc::new(SimulatedClock::at(Timestamp::default()));
@@ -108,9 +108,9 @@ fn a_replay_decides_as_a_plain_loop_does() {
     }
 }
 
-/// What the report says would be enough is enough, and one less is not.
+/// The number in the report is sufficient, and one less is not.
 #[test]
-fn the_number_that_is_enough_for_all_keys_blocks_nobody() {
+fn sufficient_number_for_all_keys_blocks_no_request() {
     let mut random = fastrand::Rng::with_seed(3);
     let mut log = String::new();
     let mut at = 0.0;
@@ -152,11 +152,15 @@ fn lines_out_of_order_are_decided_in_order() {
     let report =
         run(&shuffled, &[TWO_A_MINUTE], &Options { reorder: Duration::ZERO, ..Options::default() }).unwrap();
     assert!(report.log.late_requests > 0);
-    assert!(report.log.warnings[0].contains("go back in time, by up to"), "{:?}", report.log.warnings);
+    assert!(
+        report.log.warnings[0].contains("are older than an earlier line, by up to"),
+        "{:?}",
+        report.log.warnings
+    );
 }
 
 #[test]
-fn progress_goes_up_to_the_end() {
+fn progress_reaches_the_end() {
     let log: String = (0..5_000).map(|at| json(f64::from(at), "a", "/")).collect();
     let mut seen = Vec::new();
     simulate(vec![source(log.clone())], &[rules(TWO_A_MINUTE)], &Options::default(), &mut |progress| {
@@ -168,7 +172,7 @@ fn progress_goes_up_to_the_end() {
 }
 
 #[test]
-fn a_second_set_of_rules_is_decided_on_its_own() {
+fn second_set_of_rules_is_decided_separately() {
     let log: String = (0..10).map(|at| json(f64::from(at), "a", "/")).chain([json(11.0, "b", "/")]).collect();
     let five = TWO_A_MINUTE.replace("limit: 2", "limit: 5");
     let report = run(&log, &[TWO_A_MINUTE, &five], &Options::default()).unwrap();
@@ -187,7 +191,7 @@ fn a_second_set_of_rules_is_decided_on_its_own() {
 }
 
 #[test]
-fn a_rule_that_only_watches_blocks_nobody_and_is_counted() {
+fn shadow_rule_blocks_nothing_and_is_counted() {
     let shadow = TWO_A_MINUTE.replace("name: two", "name: two, mode: shadow");
     let log: String = (0..5).map(|at| json(f64::from(at), "a", "/")).collect();
     let report = run(&log, &[&shadow], &Options::default()).unwrap();
@@ -195,7 +199,8 @@ fn a_rule_that_only_watches_blocks_nobody_and_is_counted() {
     assert_eq!((set.allowed, set.blocked, set.would_block, set.rules[0].blocked), (5, 0, 3, 3));
     assert_eq!(set.rules[0].mode, "shadow");
     assert!(
-        report.conclusion[0].ends_with("would have blocked 3 requests more; --enforce-shadow says whose.")
+        report.conclusion[0]
+            .ends_with("would have blocked 3 requests more; use --enforce-shadow to list the customers.")
     );
     assert!(!set.shadow_enforced && set.most_blocked.is_empty());
     let report = run(&log, &[&shadow], &Options { enforce_shadow: true, ..Options::default() }).unwrap();
@@ -203,12 +208,14 @@ fn a_rule_that_only_watches_blocks_nobody_and_is_counted() {
     assert_eq!((set.allowed, set.blocked, set.would_block), (2, 3, 0));
     assert_eq!((set.most_blocked[0].identifier.as_str(), set.rules[0].mode.as_str()), ("a", "enforce"));
     assert!(set.shadow_enforced && set.warnings.is_empty(), "{:?}", set.warnings);
-    assert!(report.conclusion[0].starts_with("These rules, all enforced, would have blocked 60 %"));
+    assert!(
+        report.conclusion[0].starts_with("These rules, with shadow rules enforced, would have blocked 60 %")
+    );
 }
 
-/// A good customer that is blocked at a ninth of its requests is no less a regular one.
+/// A customer with blocked requests is still a regular customer.
 #[test]
-fn it_is_never_said_that_nobody_regular_is_blocked_when_somebody_is() {
+fn blocked_regular_customer_is_in_the_conclusion() {
     let log: String = (0..90)
         .map(|place| json(f64::from(place / 3) * 61.0 + f64::from(place % 3) * 0.1, "best", "/"))
         .chain((0..10).map(|place| json(2_000.0 + f64::from(place) * 61.0, "other", "/")))
@@ -222,9 +229,9 @@ fn it_is_never_said_that_nobody_regular_is_blocked_when_somebody_is() {
     }
 }
 
-/// The limiter sees the same log, whatever one line claims.
+/// The time of one line does not affect the decisions on others.
 #[test]
-fn a_line_from_the_future_changes_nothing_and_is_told() {
+fn line_from_the_future_is_ignored_and_reported() {
     let line = |second: u32, user: u32| {
         let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
         format!(
@@ -246,7 +253,7 @@ rules: [{name: r, dimension: user, algorithm: gcra, limit: 5, window: 1s, burst:
         let odd = &report.log.odd_examples[0];
         assert_eq!((odd.line, odd.time.as_str()), (place as u64 + 1, "2099-10-10T00:00:00Z"));
         let expected = format!(
-            "1 line was left out, because the log never comes to the time there, as in line {}",
+            "1 line is ignored because of a time far ahead of the rest of the log, such as line {}",
             place + 1
         );
         assert!(report.log.warnings[0].starts_with(&expected), "{:?}", report.log.warnings);
@@ -254,7 +261,7 @@ rules: [{name: r, dimension: user, algorithm: gcra, limit: 5, window: 1s, burst:
 }
 
 #[test]
-fn a_log_that_is_not_in_order_is_said_to_be_worth_little() {
+fn unsorted_log_is_reported_as_not_reliable() {
     let lines: Vec<String> = (0..1_000).map(|second| json(f64::from(second), "a", "/")).collect();
     let late = |count: usize| {
         let mut lines = lines.clone();
@@ -263,20 +270,22 @@ fn a_log_that_is_not_in_order_is_said_to_be_worth_little() {
     };
     let report = late(5);
     assert!(report.log.late_requests == 5 && !report.log.out_of_order);
-    assert!(!report.conclusion[0].contains("Do not trust") && !report.to_html().contains("do not trust"));
+    assert!(!report.conclusion[0].contains("not reliable") && !report.to_html().contains("not reliable"));
     let report = late(100);
     assert!(report.log.out_of_order);
-    let sentence = "Do not trust these numbers: 9.1 % of requests go back in time, by up to";
+    let sentence =
+        "These numbers are not reliable: the log is not sorted by time. 9.1 % of requests are older than";
     assert!(report.conclusion[0].starts_with(sentence), "{:?}", report.conclusion);
     let page = report.to_html();
-    let (headline, warning) = (page.find("</h1>").unwrap(), page.find("do not trust these numbers").unwrap());
+    let (headline, warning) =
+        (page.find("</h1>").unwrap(), page.find("these numbers are not reliable").unwrap());
     assert!(warning > headline && warning < page.find("1,100 requests").unwrap(), "{page}");
 }
 
 #[test]
-fn regular_customers_are_listed_however_often_they_are_blocked() {
+fn regular_customers_are_listed_by_how_often_they_are_blocked() {
     let mut lines: Vec<(f64, &str)> = (0..200).map(|place| (f64::from(place) * 31.0, "regular")).collect();
-    // One burst of a regular customer, and a scraper that never stops.
+    // One burst of a regular customer, and a scraper that sends requests all the time.
     lines.extend((0..3).map(|place| (3_600.0 + f64::from(place), "regular")));
     lines.extend((0..2_000).map(|place| (f64::from(place) * 3.0 + 0.5, "scraper")));
     lines.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -294,12 +303,12 @@ fn regular_customers_are_listed_however_often_they_are_blocked() {
     assert_eq!((set.regular_hurt[1].needed, set.regular_hurt[1].available), (Some(5), 2));
     let sentence = &report.conclusion[0];
     assert!(
-        sentence.contains("among them regular customers: 1 user often; 1 user now and then"),
+        sentence.contains("regular customers among them: 1 user often, 1 user occasionally"),
         "{sentence}"
     );
     for text in [report.to_text(), report.to_html()] {
-        let often = text.find("Regular customers who would be blocked often (5 % of their requests or more)");
-        let seldom = text.find("Regular customers who would be blocked now and then (less than 5 %)");
+        let often = text.find("Regular customers blocked often (5 % of their requests or more)");
+        let seldom = text.find("Regular customers blocked occasionally (less than 5 %)");
         assert!(often.is_some() && often < seldom, "{text}");
     }
     let page = report.to_html();
@@ -307,21 +316,21 @@ fn regular_customers_are_listed_however_often_they_are_blocked() {
 }
 
 #[test]
-fn what_cannot_apply_is_said() {
+fn rules_that_cannot_apply_are_warned_about() {
     let yaml = r#"
 rules:
   - {name: tenants, dimension: tenant, algorithm: gcra, limit: 1, window: 1s}
   - {name: golden, dimension: user, tier: gold, algorithm: gcra, limit: 1, window: 1s}
   - {name: posts, dimension: user, method: POST, algorithm: gcra, limit: 1, window: 1s}
-  - {name: elsewhere, dimension: user, endpoint: /nowhere, algorithm: gcra, limit: 1, window: 1s}
+  - {name: unused, dimension: user, endpoint: /nowhere, algorithm: gcra, limit: 1, window: 1s}
 "#;
     let report = run(&json(0.0, "a", "/"), &[yaml], &Options::default()).unwrap();
     let warnings = report.rule_sets[0].warnings.join("\n");
     for expected in [
-        "rule `tenants` never applied: it counts by `tenant`, which is not in the log's first line; say where it is with --map tenant=FIELD",
-        "rule `golden` never applied: it is for the tier `gold`",
-        "1 rules for one method were applied to every request: the method is in no field in its first line; say which one it is with --map method=FIELD",
-        "no request of the log matches `elsewhere`",
+        "rule `tenants` never applied: it counts by `tenant`, which is not in the log's first line; set the field with --map tenant=FIELD",
+        "rule `golden` never applied: it applies to the tier `gold`",
+        "1 rules with a method were applied to every request, because no field in its first line is known to be the method; set it with --map method=FIELD",
+        "no request of the log matches `unused`",
     ] {
         assert!(warnings.contains(expected), "{warnings}");
     }
@@ -346,7 +355,7 @@ rules:
 }
 
 #[test]
-fn keys_beyond_the_bound_are_counted_together_and_told() {
+fn keys_beyond_the_bound_share_a_counter_and_are_reported() {
     let log: String =
         (0..50).map(|number| json(f64::from(number) / 100.0, &format!("u{number}"), "/")).collect();
     let report = run(&log, &[TWO_A_MINUTE], &Options { max_keys: 10, ..Options::default() }).unwrap();
@@ -354,18 +363,19 @@ fn keys_beyond_the_bound_are_counted_together_and_told() {
     assert!(report.log.warnings[0].starts_with("40 requests are of customers beyond the first 10"));
     let warnings = report.rule_sets[0].warnings.join("\n");
     assert!(
-        warnings.contains("there were 10 keys at a time") && warnings.contains("40 checks were of keys"),
+        warnings.contains("the limiter had 10 keys") && warnings.contains("40 checks were of keys"),
         "{warnings}"
     );
 }
 
-/// Keys that are whole again are dropped by the time of the log, so that a long log needs no more room than a short one.
+/// Keys without usage are evicted by the time of the log, so a long log needs no more memory than a
+/// short one.
 #[test]
-fn keys_that_are_whole_again_make_room() {
+fn keys_without_usage_are_evicted() {
     let log: String =
         (0..20_000).map(|number| json(f64::from(number) * 10.0, &format!("u{number}"), "/")).collect();
     let report = run(&log, &[TWO_A_MINUTE], &Options { max_keys: 1_000, ..Options::default() }).unwrap();
-    assert!(!report.rule_sets[0].warnings.iter().any(|warning| warning.contains("keys at a time")));
+    assert!(!report.rule_sets[0].warnings.iter().any(|warning| warning.contains("further keys shared")));
 }
 
 #[test]
@@ -375,7 +385,7 @@ fn column_of_the_log_can_be_a_cost_in_a_unit() {
 rules: [{name: tokens, dimension: user, algorithm: fixed_window, limit: 1000, window: 1d, unit: tokens}]";
     let report = run(log, &[yaml], &mapped("cost.tokens=used")).unwrap();
     let set = &report.rule_sets[0];
-    assert_eq!((set.allowed, set.blocked), (4, 1), "requests without tokens are not held against the limit");
+    assert_eq!((set.allowed, set.blocked), (4, 1), "requests without tokens are not counted");
     let fields: Vec<_> = report.log.fields.iter().map(|field| (&*field.part, &*field.field)).collect();
     assert!(fields.contains(&("cost.tokens", "used")), "{fields:?}");
     let unmapped = run(log, &[yaml], &Options::default()).unwrap();

@@ -125,9 +125,9 @@ impl CompiledRule {
     }
 }
 
-/// Returns a limit for an identity of `dimension` with `profile`: with the numbers of an override, or
-/// else, if `can_be_custom`, of a custom limit. `pattern` is the pattern of the rule. A policy counts
-/// keys, whatever the dimension of the identity, and keeps its numbers.
+/// Returns a limit for an identity of `dimension` with `profile`: with the numbers of an override,
+/// or else, if `can_be_custom`, of a custom limit. `pattern` is the pattern of the rule. A policy
+/// counts keys, whatever the dimension of the identity, and keeps its numbers.
 fn limit_for(
     limit: &Arc<NamedLimit>,
     dimension: &str,
@@ -423,8 +423,8 @@ impl RuleSet {
         Self { overrides, ..self }
     }
 
-    /// Returns what replaces numbers for one identity: the profile `of_user` in the dimension `user`, the
-    /// overrides of the identity in others.
+    /// Returns what replaces numbers for one identity: the profile `of_user` in the dimension
+    /// `user`, the overrides of the identity in others.
     #[inline]
     pub(crate) fn profile_of<'p>(
         &'p self,

@@ -14,11 +14,11 @@ fn errors_are_reported_with_their_lines() {
     let cases = [
         (
             "{domain: d, algorithm: fixed_window, limit: 1, window: 1s}",
-            "entries: is missing; expected it, or `when` or `by` for entries in any order",
+            "entries: required field is missing; use `when` or `by` for entries in any order",
         ),
         ("{entries: [], unlimited: true}", "entries: expected 1 to 64 entries, got 0"),
         ("{entries: 5, unlimited: true}", "entries: expected a list, got a whole number"),
-        ("{entries: [{value: x}], unlimited: true}", "entries[0].key: is missing"),
+        ("{entries: [{value: x}], unlimited: true}", "entries[0].key: required field is missing"),
         (
             "{entries: [{key: ''}], unlimited: true}",
             "entries[0].key: must be 1 to 1024 bytes long without control characters",
@@ -31,11 +31,20 @@ fn errors_are_reported_with_their_lines() {
             "{entries: [{key: a, valeu: b}], unlimited: true}",
             "entries[0].valeu: unknown field; expected one of key, value",
         ),
-        ("{entries: [{key: a}], by: [b], unlimited: true}", "by: cannot be combined with entries"),
-        ("{entries: [{key: a}]}", "limit: is missing"),
-        ("{entries: [{key: a}], unlimited: true, limit: 5}", "limit: cannot be combined with unlimited"),
-        ("{entries: [{key: a}], deny: true, window: 5s}", "window: cannot be combined with deny"),
-        ("{entries: [{key: a}], deny: true, unlimited: true}", "deny: cannot be combined with unlimited"),
+        ("{entries: [{key: a}], by: [b], unlimited: true}", "by: `entries` and `by` are mutually exclusive"),
+        ("{entries: [{key: a}]}", "limit: required field is missing"),
+        (
+            "{entries: [{key: a}], unlimited: true, limit: 5}",
+            "limit: `unlimited` and `limit` are mutually exclusive",
+        ),
+        (
+            "{entries: [{key: a}], deny: true, window: 5s}",
+            "window: `deny` and `window` are mutually exclusive",
+        ),
+        (
+            "{entries: [{key: a}], deny: true, unlimited: true}",
+            "deny: `unlimited` and `deny` are mutually exclusive",
+        ),
         (
             "{entries: [{key: a}], unlimited: yes please}",
             "unlimited: expected true or false, got \"yes please\"",
@@ -58,10 +67,13 @@ fn errors_are_reported_with_their_lines() {
             "name: must be 1 to 128 printable ASCII characters without quotes and backslashes",
         ),
         ("{entries: [{key: a}], algorithm: fixed_window, limit: 0, window: 1s}", "limit: "),
-        ("{when: [{key: a}], deny: true}", "when[0]: expected exactly one of is, is_not and starts_with"),
+        (
+            "{when: [{key: a}], deny: true}",
+            "when[0]: expected exactly one of `is`, `is_not` and `starts_with`",
+        ),
         (
             "{when: [{key: a, is: 1, is_not: 2}], deny: true}",
-            "when[0]: expected exactly one of is, is_not and starts_with",
+            "when[0]: expected exactly one of `is`, `is_not` and `starts_with`",
         ),
         (
             "{when: [{key: a, matches: 1}], deny: true}",
@@ -71,10 +83,7 @@ fn errors_are_reported_with_their_lines() {
             "{when: [], unlimited: true}",
             "unlimited: has no effect with `when` or `by`: every such rule that matches is charged",
         ),
-        (
-            "{when: [], descriptor: -1, deny: true}",
-            "descriptor: expected a whole number between 0 and 63, got -1",
-        ),
+        ("{when: [], descriptor: -1, deny: true}", "descriptor: must be between 0 and 63, got -1"),
         ("{by: [''], deny: true}", "by[0]: must be 1 to 1024 bytes long without control characters"),
         ("5", "expected a map, got a whole number"),
     ];

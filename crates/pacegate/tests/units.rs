@@ -174,10 +174,10 @@ fn errors_in_the_file_are_reported() {
     };
     for (fields, expected) in [
         ("unit: Tokens", "rules[0].unit: must be 1 to 32 lower-case letters"),
-        ("cost: 0", "rules[0].cost: expected a whole number between 1 and 1000000000"),
+        ("cost: 0", "rules[0].cost: must be between 1 and 1000000000, got 0"),
         ("overdraw: maybe", "rules[0].overdraw: expected true or false"),
         ("methods: [GET, 7]", "rules[0].methods[1]"),
-        ("method: GET, methods: [PUT]", "rules[0].methods: method and methods exclude each other"),
+        ("method: GET, methods: [PUT]", "rules[0].methods: `method` and `methods` are mutually exclusive"),
     ] {
         let errors = rule(fields);
         assert!(errors.contains(expected), "{fields}: {errors}");

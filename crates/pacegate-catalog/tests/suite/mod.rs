@@ -167,6 +167,7 @@ macro_rules! catalog_suite {
             similar_users_stay_distinct,
             invalid_users_are_rejected,
             import_creates_thousands_of_users,
+            users_are_put_together_or_not_at_all,
             profiles_of_many_users_are_read_together,
             changes_name_their_users_and_keys,
         ]);

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pacegate::{Check, LimitOverride, Profile, Stores};
-use pacegate_catalog::{AuditFilter, Changes, NewOverride, Registry, Revision, UserChange};
+use pacegate_catalog::{
+    AuditFilter, Changes, IMPORT_USERS_MAX, NewOverride, Registry, Revision, UserChange, UserOutcome,
+};
 use pacegate_config::Config;
 
 use super::{TestDatabase, actor};
@@ -262,6 +264,53 @@ pub(crate) async fn import_creates_thousands_of_users(database: &TestDatabase) {
     assert_eq!(records.len(), 4);
     assert_eq!(records[0].after.as_deref(), Some(r#"{"users":500}"#));
     assert_eq!((records[0].action.as_str(), catalog.revision().await.unwrap().users), ("user.import", 4));
+}
+
+pub(crate) async fn users_are_put_together_or_not_at_all(database: &TestDatabase) {
+    let catalog = database.open().await;
+    let custom = [("a".to_owned(), numbers(3)), ("b".to_owned(), numbers(4))];
+    catalog.put_user(&actor(), "user 1", UserChange::all(Some("gold"), &custom), None).await.unwrap();
+    catalog.put_user(&actor(), "user 2", UserChange::all(Some("free"), &custom), None).await.unwrap();
+    let start = catalog.revision().await.unwrap();
+    let tier = |tier: &str| UserChange { tier: Some(Some(tier.to_owned())), custom_limits: None };
+    let mut users: Vec<_> = (1..=1_200).map(|number| (format!("user {number}"), tier("gold"))).collect();
+    // The same limits in another order are no change.
+    users[0].1.custom_limits = Some(custom.iter().rev().cloned().collect());
+    let mut expected = vec![UserOutcome::Created; users.len()];
+    expected[0] = UserOutcome::Unchanged;
+    expected[1] = UserOutcome::Updated;
+
+    assert_eq!(catalog.put_users(&actor(), users.clone(), true).await.unwrap(), expected);
+    let mut invalid = users.clone();
+    invalid[1_199].1 = tier("");
+    assert!(catalog.put_users(&actor(), invalid, false).await.unwrap_err().is_invalid());
+    let twice = vec![("u".to_owned(), tier("gold")), ("u".to_owned(), tier("free"))];
+    let error = catalog.put_users(&actor(), twice, false).await.unwrap_err();
+    assert!(error.to_string().contains("duplicate user `u`"), "{error}");
+    let many = vec![("u".to_owned(), tier("gold")); IMPORT_USERS_MAX + 1];
+    let error = catalog.put_users(&actor(), many, false).await.unwrap_err();
+    assert!(error.to_string().contains("must be at most 10000, got 10001"), "{error}");
+    assert_eq!(catalog.revision().await.unwrap(), start, "nothing was changed so far");
+
+    assert_eq!(catalog.put_users(&actor(), users.clone(), false).await.unwrap(), expected);
+    let revision = catalog.revision().await.unwrap();
+    assert_eq!(revision.all, start.all + 1, "it is one change");
+    assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_users").await, 1_200);
+    let [one, two] = ["user 1", "user 2"].map(|user_id| catalog.user(user_id));
+    let (one, two) = (one.await.unwrap().unwrap(), two.await.unwrap().unwrap());
+    assert_eq!((one.version, one.custom_limits.len()), (1, 2));
+    assert_eq!((two.version, two.tier.as_deref(), two.custom_limits.len()), (2, Some("gold"), 2));
+    let filter = AuditFilter { user: Some("user 2".into()), ..AuditFilter::default() };
+    let records = catalog.audit_page(filter, None, 10).await.unwrap();
+    assert_eq!(records.len(), 2);
+    assert!(records[0].before.as_deref().unwrap().contains(r#""tier":"free""#), "{records:?}");
+    assert!(records[0].after.as_deref().unwrap().contains(r#""tier":"gold""#), "{records:?}");
+    let check = catalog.audit_verify(None).await.unwrap();
+    assert_eq!((check.records, check.problems), (1_201, Vec::new()));
+
+    let again = catalog.put_users(&actor(), users, false).await.unwrap();
+    assert_eq!(again, vec![UserOutcome::Unchanged; 1_200]);
+    assert_eq!(catalog.revision().await.unwrap(), revision, "without a difference there is no change");
 }
 
 pub(crate) async fn profiles_of_many_users_are_read_together(database: &TestDatabase) {

@@ -1,4 +1,4 @@
-//! Checks over gRPC: a call for each, or a stream of them for each caller.
+//! Checks over gRPC: a call per check, or a stream per caller.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use tonic::body::Body;
 use tonic::{Code, Status, Streaming};
 
 use super::load::Caller;
-use super::question::Question;
-use super::record::{Answer, Fault, Verdict};
+use super::record::{Decision, Fault, Verdict};
 use super::shared::{Calls, SharedConnection};
-use crate::client::Place;
+use super::template::CheckTemplate;
+use crate::client::Address;
 
-/// Asks with one call for each check.
+/// A caller with one call per check.
 pub(super) struct Unary {
     pub(super) connection: SharedConnection<Body>,
-    pub(super) place: Arc<Place>,
-    pub(super) question: Arc<Question>,
+    pub(super) address: Arc<Address>,
+    pub(super) template: Arc<CheckTemplate>,
 }
 
-/// Asks on one stream, for as long as that holds.
+/// A caller with one stream, which is reopened after it ends.
 pub(super) struct Stream {
     pub(super) calls: Unary,
     pub(super) open: Option<(mpsc::Sender<CheckRequest>, Streaming<CheckResult>)>,
@@ -33,79 +33,79 @@ pub(super) struct Stream {
 impl Unary {
     async fn client(&mut self) -> Result<RateLimiterClient<Calls<Body>>, Fault> {
         let sender = self.connection.sender().await?;
-        let origin = self.place.whole("").map_err(super::rest::unreachable)?;
+        let origin = self.address.whole("").map_err(super::rest::unreachable)?;
         Ok(RateLimiterClient::with_origin(Calls(sender), origin))
     }
 }
 
 impl Caller for Unary {
-    async fn ask(&mut self, key: u64) -> Result<Answer, Fault> {
+    async fn check(&mut self, key: u64) -> Result<Decision, Fault> {
         let mut client = self.client().await?;
-        let request = self.question.request(self.question.message(key));
+        let request = self.template.request(self.template.message(key));
         let response = client.check_rate_limit(request).await.map_err(|status| fault(&status))?;
-        Ok(answer(&response.into_inner()))
+        Ok(decision(&response.into_inner()))
     }
 
-    fn hang_up(&mut self) {
-        // The others go on; only this call is given up.
+    fn disconnect(&mut self) {
+        // Only this call is cancelled; other callers use the connection.
     }
 }
 
 impl Stream {
     async fn next(&mut self, message: CheckRequest) -> Result<Option<CheckResult>, Fault> {
-        if let Some((sender, answers)) = &mut self.open {
+        if let Some((sender, results)) = &mut self.open {
             sender.send(message).await.map_err(|_| Fault::Lost)?;
-            return answers.message().await.map_err(|status| fault(&status));
+            return results.message().await.map_err(|status| fault(&status));
         }
         let mut client = self.calls.client().await?;
         let (sender, receiver) = mpsc::channel(1);
-        // The first check is there before the call is made: a service may wait for it.
+        // The first check is queued before the call, because a service can wait for it.
         sender.send(message).await.map_err(|_| Fault::Lost)?;
-        let request = self.calls.question.request(ReceiverStream::new(receiver));
-        let answers = client.check_stream(request).await.map_err(|status| fault(&status))?.into_inner();
-        let (_, answers) = self.open.insert((sender, answers));
-        answers.message().await.map_err(|status| fault(&status))
+        let request = self.calls.template.request(ReceiverStream::new(receiver));
+        let results = client.check_stream(request).await.map_err(|status| fault(&status))?.into_inner();
+        let (_, results) = self.open.insert((sender, results));
+        results.message().await.map_err(|status| fault(&status))
     }
 }
 
 impl Caller for Stream {
-    async fn ask(&mut self, key: u64) -> Result<Answer, Fault> {
-        let message = self.calls.question.message(key);
+    async fn check(&mut self, key: u64) -> Result<Decision, Fault> {
+        let message = self.calls.template.message(key);
         let next = self.next(message).await;
         match next {
-            Ok(Some(CheckResult { result: Some(Outcome::Response(response)) })) => Ok(answer(&response)),
+            Ok(Some(CheckResult { result: Some(Outcome::Response(response)) })) => Ok(decision(&response)),
             Ok(Some(CheckResult { result: Some(Outcome::Error(error)) })) => {
-                Err(Fault::Refused(format!("{}: {}", error.code, error.message)))
+                Err(Fault::Rejected(format!("{}: {}", error.code, error.message)))
             }
             Ok(Some(CheckResult { result: None })) => Err(Fault::Unreadable),
             Ok(None) => {
-                self.hang_up();
+                self.disconnect();
                 Err(Fault::Lost)
             }
             Err(fault) => {
-                self.hang_up();
+                self.disconnect();
                 Err(fault)
             }
         }
     }
 
-    fn hang_up(&mut self) {
+    fn disconnect(&mut self) {
         self.open = None;
     }
 }
 
-fn answer(response: &CheckResponse) -> Answer {
+fn decision(response: &CheckResponse) -> Decision {
     let verdict = match (response.allowed, response.reason.as_str()) {
         (true, _) => Verdict::Allowed,
         (false, "FAIL_CLOSED") => Verdict::FailedClosed,
         (false, _) => Verdict::Blocked,
     };
-    Answer { verdict, degraded: response.degraded }
+    Decision { verdict, degraded: response.degraded }
 }
 
-/// What a status means for the next requests.
+/// Maps a status to a fault.
 fn fault(status: &Status) -> Fault {
-    // What the service said has no cause on this side; a broken connection has.
+    // Only a broken connection has a source on this side.
     if status.source().is_some() {
         return Fault::Lost;
     }
@@ -116,12 +116,12 @@ fn fault(status: &Status) -> Fault {
         | Code::OutOfRange
         | Code::ResourceExhausted
         | Code::Unimplemented
-        | Code::NotFound => Fault::Refused(format!("{}: {}", name(status.code()), status.message())),
+        | Code::NotFound => Fault::Rejected(format!("{}: {}", name(status.code()), status.message())),
         code => Fault::Status(name(code)),
     }
 }
 
-/// A code as the protocol writes it.
+/// The name of a code in the protocol.
 fn name(code: Code) -> String {
     let mut name = String::new();
     for letter in format!("{code:?}").chars() {
@@ -138,10 +138,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_a_refusal_an_error_or_a_broken_connection() {
+    fn status_maps_to_a_fault() {
         assert_eq!(
             fault(&Status::unauthenticated("wrong key")),
-            Fault::Refused("UNAUTHENTICATED: wrong key".into())
+            Fault::Rejected("UNAUTHENTICATED: wrong key".into())
         );
         assert_eq!(fault(&Status::deadline_exceeded("x")), Fault::Status("DEADLINE_EXCEEDED".into()));
         assert_eq!(fault(&Status::unavailable("x")), Fault::Status("UNAVAILABLE".into()));
@@ -150,9 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_by_a_failing_store_is_not_a_limit_reached() {
+    fn fail_closed_is_distinguished_from_a_denial() {
         let response = |reason: &str| CheckResponse { reason: reason.into(), ..CheckResponse::default() };
-        assert_eq!(answer(&response("FAIL_CLOSED")).verdict, Verdict::FailedClosed);
-        assert_eq!(answer(&response("LIMIT_EXCEEDED")).verdict, Verdict::Blocked);
+        assert_eq!(decision(&response("FAIL_CLOSED")).verdict, Verdict::FailedClosed);
+        assert_eq!(decision(&response("LIMIT_EXCEEDED")).verdict, Verdict::Blocked);
     }
 }

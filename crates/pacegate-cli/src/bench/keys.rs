@@ -1,14 +1,14 @@
-//! Whom the requests are for: the same request has the same key in every run with the same seed.
+//! The key of each request. Runs with the same seed use the same keys in the same order.
 
 use clap::ValueEnum;
 use fastrand::Rng;
 
-/// How requests are spread over the keys.
+/// How requests are distributed over the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Distribution {
-    /// All keys alike.
+    /// All keys are equally frequent.
     Uniform,
-    /// The second key half as often as the first, the third a third as often, and so on: a few keys are hot, as in life.
+    /// The n-th key is used 1/n as often as the first, so a few keys are hot.
     Zipf,
 }
 
@@ -25,9 +25,9 @@ impl Distribution {
 #[derive(Debug)]
 pub(super) struct Keys {
     count: u64,
-    /// Where the requests' own seeds begin: far from those of every other seed.
+    /// The seed of the first request, far from those of other seeds.
     base: u64,
-    /// For each key, the weights of it and all before it; empty when all weigh the same.
+    /// The cumulative weight of each key. Empty if all weights are equal.
     weights: Vec<f64>,
 }
 
@@ -46,12 +46,12 @@ impl Keys {
         Self { count, base: Rng::with_seed(seed).u64(..), weights }
     }
 
-    /// The key of a request, by its place among all requests. Not by who sends it, which no run repeats.
+    /// Returns the key of the request with this number, regardless of which caller sends it.
     pub(super) fn of(&self, request: u64) -> u64 {
         let mut random = Rng::with_seed(self.base.wrapping_add(request));
         let Some(total) = self.weights.last() else { return random.u64(0..self.count) };
         let point = random.f64() * total;
-        // A key is hit when the point lies before the end of its weight; rounding must not lead past the last.
+        // Rounding must not select a key after the last one.
         (self.weights.partition_point(|end| *end <= point) as u64).min(self.count - 1)
     }
 }
@@ -70,27 +70,27 @@ mod tests {
     }
 
     #[test]
-    fn uniform_keys_come_alike() {
+    fn uniform_keys_are_equally_frequent() {
         let counts = counts(Distribution::Uniform);
         assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
     }
 
     #[test]
-    fn the_nth_key_of_zipf_comes_an_nth_as_often() {
+    fn nth_zipf_key_is_an_nth_as_frequent() {
         let counts = counts(Distribution::Zipf);
-        for (place, count) in counts.iter().enumerate() {
-            let expected = f64::from(counts[0]) / (place + 1) as f64;
+        for (index, count) in counts.iter().enumerate() {
+            let expected = f64::from(counts[0]) / (index + 1) as f64;
             assert!((f64::from(*count) / expected - 1.0).abs() < 0.1, "{counts:?}");
         }
     }
 
     #[test]
-    fn the_seed_decides_which_keys_come() {
+    fn seed_determines_the_keys() {
         let first = |seed| {
             let keys = Keys::new(1_000, Distribution::Zipf, seed);
             (0..20).map(|request| keys.of(request)).collect::<Vec<_>>()
         };
         assert_eq!(first(1), first(1));
-        assert_ne!(first(1)[1..], first(2)[..19], "not the same ones one later");
+        assert_ne!(first(1)[1..], first(2)[..19], "another seed is not the same sequence shifted by one");
     }
 }

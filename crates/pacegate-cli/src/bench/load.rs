@@ -1,8 +1,9 @@
-//! The load: when requests are due, who sends them, and when it ends.
+//! The load: when requests are due, which caller sends them, and when it ends.
 //!
-//! With a rate the loop is open: request number n is due at n ÷ rate, whether or not earlier ones have been answered, and its latency counts from
-//! then. A service that stands still for a second is so charged for every request that was due in that second, and not only for the few that were under way.
-//! Without a rate the loop is closed: every caller asks, waits for the answer, and asks again.
+//! With a rate, the loop is open: request n is due at n ÷ rate, whether or not earlier ones have a
+//! response, and its latency counts from then. If the service pauses for a second, every request
+//! that was due in that second is late, not only the few in flight. Without a rate, the loop is
+//! closed: every caller sends a request, waits for the response, and sends the next one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,52 +14,52 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::keys::Keys;
-use super::record::{Answer, Fault, Records, Times};
+use super::record::{Decision, Fault, Records, Times};
 
-/// How long a caller that cannot connect waits before its next request, so that a service that is away is not hammered.
+/// Time that a caller waits after it failed to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
-/// The longest that requests under way are waited for when the load is interrupted.
+/// Maximum time to wait for requests in flight after an interrupt.
 const INTERRUPTED_WAIT: Duration = Duration::from_secs(1);
-/// How long after the end of sending the last requests that were due before may still be sent.
+/// Time after the end within which requests that were due before it are still sent.
 const LATE_MAX: Duration = Duration::from_millis(50);
-/// The longest that the pace sleeps at once, so that it notices soon when the load has ended.
-const PACE_LOOK: Duration = Duration::from_millis(20);
+/// Maximum sleep of the pacing thread, so that it ends soon after the load.
+const PACE_SLEEP_MAX: Duration = Duration::from_millis(20);
 
 /// Sends requests one after another.
 pub(super) trait Caller: Send + 'static {
-    /// Asks whether a request for this key may pass.
-    fn ask(&mut self, key: u64) -> impl Future<Output = Result<Answer, Fault>> + Send;
+    /// Checks a request for this key.
+    fn check(&mut self, key: u64) -> impl Future<Output = Result<Decision, Fault>> + Send;
 
-    /// Forgets a connection on which an answer is still to come.
-    fn hang_up(&mut self);
+    /// Drops a connection with an outstanding response.
+    fn disconnect(&mut self);
 }
 
-/// What load there is to be.
+/// The load to generate.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Requests per second; callers ask as fast as they are answered without it.
+    /// Requests per second. Without it, callers send as fast as the service responds.
     pub(super) rate: Option<u64>,
-    /// How many requests there are at most.
+    /// Maximum number of requests.
     pub(super) requests: Option<u64>,
-    /// How long requests are sent, after the warm-up.
+    /// Time during which requests are sent, after the warm-up.
     pub(super) duration: Duration,
-    /// How long requests are sent before any of them counts.
+    /// Time during which requests are sent but not recorded.
     pub(super) warmup: Duration,
-    /// How long an answer may take.
+    /// Time after which a request fails.
     pub(super) timeout: Duration,
     pub(super) keys: Keys,
 }
 
-/// A load that runs.
+/// A running load.
 #[derive(Debug)]
 pub(super) struct Load {
     plan: Plan,
     start: Instant,
-    /// How many requests callers have begun.
+    /// Number of requests that callers have begun.
     begun: AtomicU64,
-    /// How many requests the pace has let go.
+    /// Number of requests that became due.
     released: AtomicU64,
-    /// Callers pass it when a request is due; closed at the end.
+    /// Has a permit for each request that is due. Closed at the end.
     gate: Semaphore,
     pub(super) records: Records,
 }
@@ -66,16 +67,16 @@ pub(super) struct Load {
 /// How a load ended.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// From the end of the warm-up to the last answer.
+    /// From the end of the warm-up to the last response.
     pub(super) elapsed: Duration,
-    /// How long the requests should have taken to send, at the rate asked for.
+    /// Time that sending the requests takes at the requested rate.
     pub(super) planned: Duration,
-    /// How many requests were due and not sent, because all callers were busy until the end.
+    /// Number of requests that were due and not sent because all callers were busy.
     pub(super) unsent: u64,
-    /// Whether somebody ended it early.
+    /// Whether it was interrupted.
     pub(super) interrupted: bool,
-    /// What the service said when it refused to answer at all.
-    pub(super) refused: Option<String>,
+    /// Why the service rejects all requests, if it does.
+    pub(super) rejected: Option<String>,
 }
 
 /// A request that is due.
@@ -85,7 +86,7 @@ struct Turn {
 }
 
 impl Load {
-    /// A load that starts now.
+    /// Starts a load.
     pub(super) fn start(plan: Plan) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             plan,
@@ -97,35 +98,35 @@ impl Load {
         }))
     }
 
-    /// Has all callers ask until the plan is done or `interrupt` completes.
+    /// Runs all callers until the plan is done or `interrupt` completes.
     pub(super) async fn run<C: Caller>(
         self: &Arc<Self>,
         callers: impl IntoIterator<Item = C>,
         interrupt: impl Future<Output = ()>,
     ) -> Ended {
-        let (refuse, mut refusals) = mpsc::channel(1);
+        let (reject, mut rejections) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
         for (number, caller) in callers.into_iter().enumerate() {
-            tasks.spawn(self.clone().call(number, caller, refuse.clone()));
+            tasks.spawn(self.clone().call(number, caller, reject.clone()));
         }
-        drop(refuse);
-        let mut refused = None;
+        drop(reject);
+        let mut rejected = None;
         let mut interrupted = tokio::select! {
             () = async { while tasks.join_next().await.is_some() {} } => false,
             () = interrupt => true,
-            Some(reason) = refusals.recv() => {
-                refused = Some(reason);
+            Some(reason) = rejections.recv() => {
+                rejected = Some(reason);
                 false
             }
         };
-        if interrupted || refused.is_some() {
+        if interrupted || rejected.is_some() {
             self.gate.close();
             let _ = timeout(INTERRUPTED_WAIT, async { while tasks.join_next().await.is_some() {} }).await;
             tasks.abort_all();
         }
-        // Both can come at once, and what was refused counts more.
-        refused = refused.or_else(|| refusals.try_recv().ok());
-        interrupted &= refused.is_none();
+        // If both happen at once, the rejection is reported.
+        rejected = rejected.or_else(|| rejections.try_recv().ok());
+        interrupted &= rejected.is_none();
         self.gate.close();
         let elapsed = self.start.elapsed().saturating_sub(self.plan.warmup);
         let begun = self.begun.load(Ordering::Relaxed);
@@ -135,38 +136,39 @@ impl Load {
             planned,
             unsent: self.released.load(Ordering::Relaxed).saturating_sub(begun),
             interrupted,
-            refused,
+            rejected,
         }
     }
 
-    /// How much of it is done, from 0 to 1.
+    /// The completed fraction, from 0 to 1.
     pub(super) fn progress(&self) -> f64 {
         let of_time = self.start.elapsed().as_secs_f64() / self.end().as_secs_f64();
         let requests = self.plan.requests.unwrap_or(u64::MAX);
         of_time.max(self.begun.load(Ordering::Relaxed) as f64 / requests as f64).min(1.0)
     }
 
-    /// Since the end of the warm-up; none before.
+    /// The time since the end of the warm-up, `None` before it.
     pub(super) fn measured(&self) -> Option<Duration> {
         self.start.elapsed().checked_sub(self.plan.warmup)
     }
 
-    /// Lets go what is due, and says when to come again; nothing once it is over.
+    /// Releases the requests that are due. Returns when the next one is due, `None` after the end.
     pub(super) fn release(&self, now: Instant) -> Option<Instant> {
         let rate = self.plan.rate.filter(|_| !self.gate.is_closed())?;
         let elapsed = now.saturating_duration_since(self.start);
         if elapsed >= self.end() + LATE_MAX {
             self.gate.close();
         }
-        // Number n is due at n ÷ rate, so that the first is due at once.
+        // Request n is due at n ÷ rate, so the first one is due immediately.
         let due = (elapsed.as_nanos() * u128::from(rate) / 1_000_000_000).saturating_add(1);
         let due = u64::try_from(due).unwrap_or(u64::MAX).min(self.total());
         let fresh = due.saturating_sub(self.released.swap(due, Ordering::Relaxed));
         self.gate.add_permits(usize::try_from(fresh).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS));
-        Some(self.due(due, rate).clamp(now, now + PACE_LOOK))
+        Some(self.due(due, rate).clamp(now, now + PACE_SLEEP_MAX))
     }
 
-    /// Lets requests go when they are due, on a thread of its own: the runtime's timer counts in milliseconds, which is longer than most answers take.
+    /// Releases requests when they are due, on a separate thread: the timer of the runtime has a
+    /// resolution of a millisecond, which is longer than most checks take.
     pub(super) fn pace(self: &Arc<Self>) {
         let load = self.clone();
         std::thread::spawn(move || {
@@ -176,18 +178,18 @@ impl Load {
         });
     }
 
-    async fn call<C: Caller>(self: Arc<Self>, number: usize, mut caller: C, refuse: mpsc::Sender<String>) {
+    async fn call<C: Caller>(self: Arc<Self>, number: usize, mut caller: C, reject: mpsc::Sender<String>) {
         while let Some(turn) = self.turn().await {
             let (sent, counted_from) = (Instant::now(), self.start + self.plan.warmup);
-            // What the warm-up could not get done is no part of what is measured.
+            // The backlog of the warm-up is not measured.
             if turn.due < counted_from && sent >= counted_from {
                 continue;
             }
             let key = self.plan.keys.of(turn.number);
-            let outcome = match timeout(self.plan.timeout, caller.ask(key)).await {
+            let outcome = match timeout(self.plan.timeout, caller.check(key)).await {
                 Ok(outcome) => outcome,
                 Err(_) => {
-                    caller.hang_up();
+                    caller.disconnect();
                     Err(Fault::Timeout)
                 }
             };
@@ -197,7 +199,7 @@ impl Load {
             }
             match outcome {
                 Err(Fault::Connect(_)) => sleep(CONNECT_PAUSE).await,
-                Err(Fault::Refused(reason)) => drop(refuse.try_send(reason)),
+                Err(Fault::Rejected(reason)) => drop(reject.try_send(reason)),
                 _ => {}
             }
         }
@@ -219,7 +221,7 @@ impl Load {
             return None;
         }
         if number + 1 == self.total() {
-            // Whoever waits for a turn waits no longer.
+            // Wakes all callers that wait for a turn.
             self.gate.close();
         }
         Some(Turn { number, due: self.plan.rate.map_or(now, |rate| self.due(number, rate)) })
@@ -230,7 +232,7 @@ impl Load {
         self.start + Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 
-    /// How many requests there are in all, as far as that is known before.
+    /// The total number of requests, as far as the plan determines it.
     fn total(&self) -> u64 {
         let in_time = self.plan.rate.map_or(u64::MAX, |rate| {
             let requests = self.end().as_nanos() * u128::from(rate) / 1_000_000_000;
@@ -239,12 +241,12 @@ impl Load {
         in_time.min(self.plan.requests.unwrap_or(u64::MAX))
     }
 
-    /// How long sending takes, from the start.
+    /// The time from the start to the end of sending.
     fn end(&self) -> Duration {
         self.plan.warmup + self.plan.duration
     }
 
-    /// How long so many requests take at the rate asked for, without the warm-up.
+    /// The time that `requests` take at the requested rate, without the warm-up.
     fn length(&self, requests: u64) -> Duration {
         let Some(rate) = self.plan.rate else { return Duration::ZERO };
         self.due(requests, rate).saturating_duration_since(self.start + self.plan.warmup)

@@ -1,4 +1,4 @@
-//! Where the figures of a load test go: to people as text, to programs as JSON.
+//! Writes the figures of a load test as text and as JSON.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write, stderr, stdout};
@@ -8,15 +8,15 @@ use anyhow::{Context, anyhow};
 
 use super::summary::Summary;
 
-/// Where the figures go.
+/// The destinations of the figures.
 pub(super) struct Output {
     json: Option<Box<dyn Write>>,
-    /// The output is for the JSON alone.
+    /// Whether the standard output is reserved for the JSON.
     taken: bool,
 }
 
 impl Output {
-    /// Opens the file at once: a test of an hour must not fail at the end.
+    /// Opens the file now, so that a long test does not fail at its end.
     pub(super) fn new(json: Option<&Path>) -> anyhow::Result<Self> {
         let taken = json.is_some_and(|path| path == Path::new("-"));
         let json: Option<Box<dyn Write>> = match json {
@@ -33,14 +33,14 @@ impl Output {
     pub(super) fn write(&mut self, summary: &Summary) -> anyhow::Result<()> {
         let text = summary.text();
         let written = if self.taken { write!(stderr(), "{text}") } else { write!(stdout(), "{text}") };
-        heard(written)?;
+        ignore_closed_pipe(written)?;
         let Some(json) = &mut self.json else { return Ok(()) };
-        heard(writeln!(json, "{:#}", summary.json()))
+        ignore_closed_pipe(writeln!(json, "{:#}", summary.json()))
     }
 }
 
-/// Whoever reads may have seen enough, as `head` does.
-fn heard(written: std::io::Result<()>) -> anyhow::Result<()> {
+/// Ignores a closed pipe: a reader such as `head` can stop early.
+fn ignore_closed_pipe(written: std::io::Result<()>) -> anyhow::Result<()> {
     match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(anyhow!(error).context("could not write the figures"))

@@ -1,4 +1,5 @@
-//! How a load test is getting on: one line that is written over on a terminal, one every few seconds elsewhere.
+//! Progress of a load test: one line that is overwritten on a terminal, or a line every few
+//! seconds.
 
 use std::convert::Infallible;
 use std::io::{IsTerminal, Write, stderr};
@@ -9,28 +10,28 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::load::Load;
 use super::summary::{count, milliseconds, percent, seconds};
 
-const ON_TERMINALS: Duration = Duration::from_millis(200);
-const ELSEWHERE: Duration = Duration::from_secs(5);
+const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
+const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 const BAR_WIDTH: usize = 16;
-/// Moves to the start of the line and forgets what stands there.
+/// Moves to the start of the line and clears it.
 const CLEAR: &str = "\r\x1b[2K";
 
-/// Shows how `load` is getting on, for as long as it is polled.
+/// Shows the progress of `load` for as long as it is polled.
 pub(super) async fn show(load: &Load) -> Infallible {
     let terminal = stderr().is_terminal();
-    let mut ticks = interval(if terminal { ON_TERMINALS } else { ELSEWHERE });
+    let mut ticks = interval(if terminal { TERMINAL_INTERVAL } else { PLAIN_INTERVAL });
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
         ticks.tick().await;
         let Some(line) = line(load) else { continue };
-        // Nobody needs to be there to read it.
+        // A closed standard error output is not an error.
         let _ = if terminal { write!(stderr(), "{CLEAR}{line}") } else { writeln!(stderr(), "{line}") };
         let _ = stderr().flush();
     }
 }
 
-/// Leaves the line empty.
+/// Clears the line.
 pub(super) fn clear() {
     if stderr().is_terminal() {
         let _ = write!(stderr(), "{CLEAR}");
@@ -42,7 +43,7 @@ fn line(load: &Load) -> Option<String> {
     let bar = bar(load.progress());
     let Some(elapsed) = load.measured() else { return Some(format!("{bar} warming up")) };
     let record = load.records.total().ok()?;
-    let requests = record.answered() + record.failed();
+    let requests = record.decided() + record.failed();
     let rate = requests as f64 / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     Some(format!(
         "{bar} {:>7}  {}/s  {:.1} % allowed  p99 {:.2} ms  {} errors",

@@ -1,4 +1,4 @@
-//! What came of the requests, and how long they took.
+//! Outcomes and latencies of requests.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,45 +7,45 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// The longest time that is told apart, in microseconds: whatever takes longer counts as this.
+/// Maximum recorded time, in microseconds. Longer times count as this.
 const MICROSECONDS_MAX: u64 = 2 * 3_600 * 1_000_000;
-/// How exact times are kept: to a thousandth.
+/// Precision of recorded times, in significant digits.
 const DIGITS: u8 = 3;
-/// How many parts a record has, so that callers on different cores seldom meet.
+/// Number of shards of a record, to reduce contention between callers.
 const PARTS: usize = 16;
 
-/// What a service decided.
+/// The decision of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Allowed,
     Blocked,
-    /// Denied because a store fails.
+    /// Denied because the store is unavailable and the limit fails closed.
     FailedClosed,
 }
 
-/// An answer to a check.
+/// A decision with its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct Decision {
     pub(super) verdict: Verdict,
-    /// A store failed, and the answer was made without it.
+    /// Decided without the store, because it is unavailable.
     pub(super) degraded: bool,
 }
 
-/// Why there was no answer.
+/// Why a request has no decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// No connection could be made.
+    /// Connecting failed.
     Connect(String),
-    /// The connection broke before the answer was there.
+    /// The connection was lost before the response.
     Lost,
-    /// The answer did not come in time.
+    /// The request timed out.
     Timeout,
-    /// Something else than a decision, by its status.
+    /// An error response, by its status.
     Status(String),
-    /// What came is not an answer of Pacegate.
+    /// The response is not one of Pacegate.
     Unreadable,
-    /// The service will refuse all requests like this one: it says why.
-    Refused(String),
+    /// The service rejects all requests like this one, for this reason.
+    Rejected(String),
 }
 
 impl Fault {
@@ -55,18 +55,18 @@ impl Fault {
             Self::Lost => "connection lost".into(),
             Self::Timeout => "timeout".into(),
             Self::Status(status) => format!("status {status}").into(),
-            Self::Unreadable => "unreadable answer".into(),
-            Self::Refused(_) => "refused".into(),
+            Self::Unreadable => "unreadable response".into(),
+            Self::Rejected(_) => "rejected".into(),
         }
     }
 }
 
-/// How long a request took.
+/// The duration of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// From when it was due.
+    /// Since it was due.
     pub(super) latency: Duration,
-    /// From when it was sent.
+    /// Since it was sent.
     pub(super) service: Duration,
 }
 
@@ -77,11 +77,11 @@ pub(super) struct Record {
     pub(super) blocked: u64,
     pub(super) failed_closed: u64,
     pub(super) degraded: u64,
-    /// How many requests had no answer, by why.
+    /// Number of requests without a decision, by reason.
     pub(super) errors: BTreeMap<Cow<'static, str>, u64>,
-    /// Microseconds from when requests were due.
+    /// Microseconds since requests were due.
     pub(super) latency: Histogram<u64>,
-    /// Microseconds from when they were sent.
+    /// Microseconds since requests were sent.
     pub(super) service: Histogram<u64>,
 }
 
@@ -99,7 +99,7 @@ impl Record {
         })
     }
 
-    pub(super) fn answered(&self) -> u64 {
+    pub(super) fn decided(&self) -> u64 {
         self.allowed + self.blocked + self.failed_closed
     }
 
@@ -107,19 +107,20 @@ impl Record {
         self.errors.values().sum()
     }
 
-    fn add(&mut self, outcome: &Result<Answer, Fault>, times: Times) {
+    fn add(&mut self, outcome: &Result<Decision, Fault>, times: Times) {
         match outcome {
-            Ok(answer) => {
-                match answer.verdict {
+            Ok(decision) => {
+                match decision.verdict {
                     Verdict::Allowed => self.allowed += 1,
                     Verdict::Blocked => self.blocked += 1,
                     Verdict::FailedClosed => self.failed_closed += 1,
                 }
-                self.degraded += u64::from(answer.degraded);
+                self.degraded += u64::from(decision.degraded);
             }
             Err(fault) => *self.errors.entry(fault.kind()).or_default() += 1,
         }
-        // Who got no answer in time waited at least so long; a refused connection is quick and would only flatter the figures.
+        // A timeout took at least this long. A refused connection is fast and would distort the
+        // figures.
         if matches!(outcome, Ok(_) | Err(Fault::Timeout)) {
             self.latency.saturating_record(microseconds(times.latency));
             self.service.saturating_record(microseconds(times.service));
@@ -141,11 +142,11 @@ impl Record {
 }
 
 fn microseconds(duration: Duration) -> u64 {
-    // A zero would not be counted.
+    // The histogram does not count zeros.
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
-/// A record that many callers write at once.
+/// A record that many callers write concurrently.
 #[derive(Debug)]
 pub(super) struct Records {
     parts: Vec<Mutex<Record>>,
@@ -157,12 +158,12 @@ impl Records {
         Ok(Self { parts })
     }
 
-    /// Writes down what came of a request of one caller.
-    pub(super) fn add(&self, caller: usize, outcome: &Result<Answer, Fault>, times: Times) {
+    /// Records the outcome of a request.
+    pub(super) fn add(&self, caller: usize, outcome: &Result<Decision, Fault>, times: Times) {
         lock(&self.parts[caller % PARTS]).add(outcome, times);
     }
 
-    /// Everything so far.
+    /// The sum of all shards.
     pub(super) fn total(&self) -> anyhow::Result<Record> {
         let mut total = Record::new()?;
         for part in &self.parts {

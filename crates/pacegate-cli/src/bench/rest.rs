@@ -1,4 +1,4 @@
-//! Checks over REST: one request at a time on each connection with HTTP/1.1, many with HTTP/2.
+//! Checks over REST: one request at a time per HTTP/1.1 connection, many per HTTP/2 connection.
 
 use std::sync::Arc;
 
@@ -10,80 +10,88 @@ use hyper::{Request, Response, StatusCode, Uri};
 use serde::Deserialize;
 
 use super::load::Caller;
-use super::question::Question;
-use super::record::{Answer, Fault, Verdict};
+use super::record::{Decision, Fault, Verdict};
 use super::shared::SharedConnection;
-use crate::client::Place;
+use super::template::CheckTemplate;
+use crate::client::Address;
 
 const PATH: &str = "/v1/rate-limit/check";
-const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 
-/// A connection, or a part of one.
-enum Line {
+/// An HTTP/1.1 connection, or a share of an HTTP/2 connection.
+enum Connection {
     Own(Option<http1::SendRequest<Full<Bytes>>>),
     Shared(SharedConnection<Full<Bytes>>),
 }
 
-/// Asks over REST.
+/// A caller over REST.
 pub(super) struct Rest {
-    place: Arc<Place>,
-    question: Arc<Question>,
+    address: Arc<Address>,
+    template: Arc<CheckTemplate>,
     uri: Uri,
     host: HeaderValue,
-    line: Line,
+    connection: Connection,
 }
 
 impl Rest {
-    /// With a connection of its own, over HTTP/1.1.
-    pub(super) async fn connect(place: Arc<Place>, question: Arc<Question>) -> anyhow::Result<Self> {
-        let line = Line::Own(Some(place.http1().await?));
-        Self::on(line, place, question)
+    /// Opens an HTTP/1.1 connection.
+    pub(super) async fn connect(address: Arc<Address>, template: Arc<CheckTemplate>) -> anyhow::Result<Self> {
+        let connection = Connection::Own(Some(address.http1().await?));
+        Self::on(connection, address, template)
     }
 
-    /// On a connection that others use as well, over HTTP/2.
+    /// Uses an HTTP/2 connection that is shared with other callers.
     pub(super) fn sharing(
         connection: SharedConnection<Full<Bytes>>,
-        place: Arc<Place>,
-        question: Arc<Question>,
+        address: Arc<Address>,
+        template: Arc<CheckTemplate>,
     ) -> anyhow::Result<Self> {
-        Self::on(Line::Shared(connection), place, question)
+        Self::on(Connection::Shared(connection), address, template)
     }
 
-    fn on(line: Line, place: Arc<Place>, question: Arc<Question>) -> anyhow::Result<Self> {
-        let uri = if matches!(line, Line::Own(_)) { place.path(PATH)? } else { place.whole(PATH)? };
-        let host = HeaderValue::from_str(place.authority().as_str())?;
-        Ok(Self { place, question, uri, host, line })
+    fn on(
+        connection: Connection,
+        address: Arc<Address>,
+        template: Arc<CheckTemplate>,
+    ) -> anyhow::Result<Self> {
+        let uri = if matches!(connection, Connection::Own(_)) {
+            address.path(PATH)?
+        } else {
+            address.whole(PATH)?
+        };
+        let host = HeaderValue::from_str(address.authority().as_str())?;
+        Ok(Self { address, template, uri, host, connection })
     }
 
     fn request(&self, key: u64) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(self.question.body(key)));
+        let mut request = Request::new(Full::new(self.template.body(key)));
         *request.method_mut() = hyper::Method::POST;
         *request.uri_mut() = self.uri.clone();
         let headers = request.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if matches!(self.line, Line::Own(_)) {
+        if matches!(self.connection, Connection::Own(_)) {
             headers.insert(HOST, self.host.clone());
         }
-        if let Some(secret) = &self.question.api_key {
+        if let Some(secret) = &self.template.api_key {
             headers.insert("x-api-key", secret.clone());
         }
         request
     }
 
     async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Fault> {
-        let answered = match &mut self.line {
-            Line::Shared(connection) => {
+        let response = match &mut self.connection {
+            Connection::Shared(connection) => {
                 let mut sender: http2::SendRequest<_> = connection.sender().await?;
                 sender.send_request(request).await
             }
-            Line::Own(own) => {
-                // A service closes connections that were idle for long; the next request needs a new one, and that is no error.
+            Connection::Own(own) => {
+                // Reconnecting after the service closed an idle connection is not an error.
                 if own.as_mut().is_none_or(|sender| sender.is_closed()) {
                     *own = None;
                 }
                 let sender = match own {
                     Some(sender) => sender,
-                    None => own.insert(self.place.http1().await.map_err(unreachable)?),
+                    None => own.insert(self.address.http1().await.map_err(unreachable)?),
                 };
                 if sender.ready().await.is_err() {
                     *own = None;
@@ -92,8 +100,8 @@ impl Rest {
                 sender.send_request(request).await
             }
         };
-        answered.map_err(|_| {
-            self.hang_up();
+        response.map_err(|_| {
+            self.disconnect();
             Fault::Lost
         })
     }
@@ -104,25 +112,25 @@ pub(super) fn unreachable(error: anyhow::Error) -> Fault {
 }
 
 impl Caller for Rest {
-    async fn ask(&mut self, key: u64) -> Result<Answer, Fault> {
+    async fn check(&mut self, key: u64) -> Result<Decision, Fault> {
         let request = self.request(key);
         let response = self.send(request).await?;
         let status = response.status();
-        let Ok(body) = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await else {
-            self.hang_up();
+        let Ok(body) = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await else {
+            self.disconnect();
             return Err(Fault::Lost);
         };
         read(status, &body.to_bytes())
     }
 
-    fn hang_up(&mut self) {
-        if let Line::Own(own) = &mut self.line {
+    fn disconnect(&mut self) {
+        if let Connection::Own(own) = &mut self.connection {
             *own = None;
         }
     }
 }
 
-/// What is read of a decision, or of an error.
+/// The relevant fields of a decision or an error.
 #[derive(Deserialize)]
 struct Body<'a> {
     allowed: Option<bool>,
@@ -138,25 +146,25 @@ struct Message<'a> {
     message: std::borrow::Cow<'a, str>,
 }
 
-/// Reads an answer. A 429 or 503 need not be a decision: services refuse strangers and overload with them as well.
-fn read(status: StatusCode, body: &[u8]) -> Result<Answer, Fault> {
+/// Reads a response. A 429 or 503 without a decision is an error: an invalid API key, or overload.
+fn read(status: StatusCode, body: &[u8]) -> Result<Decision, Fault> {
     let body: Option<Body<'_>> = serde_json::from_slice(body).ok();
     let decided = body.as_ref().and_then(|body| Some((body.allowed?, body.degraded)));
     match (status, decided) {
-        (StatusCode::OK, Some((true, degraded))) => Ok(Answer { verdict: Verdict::Allowed, degraded }),
+        (StatusCode::OK, Some((true, degraded))) => Ok(Decision { verdict: Verdict::Allowed, degraded }),
         (StatusCode::TOO_MANY_REQUESTS, Some((false, degraded))) => {
-            Ok(Answer { verdict: Verdict::Blocked, degraded })
+            Ok(Decision { verdict: Verdict::Blocked, degraded })
         }
         (StatusCode::SERVICE_UNAVAILABLE, Some((false, degraded))) => {
-            Ok(Answer { verdict: Verdict::FailedClosed, degraded })
+            Ok(Decision { verdict: Verdict::FailedClosed, degraded })
         }
         (StatusCode::OK, _) => Err(Fault::Unreadable),
         (status, _) => {
             let message = body.and_then(|body| body.error).map(|error| error.message);
             let message = message.unwrap_or("no reason given".into());
-            // A 429 that is no decision means too many wrong keys. Asking again helps only where time ran out.
+            // A 429 without a decision means too many invalid keys. Only a timeout can be retried.
             if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT {
-                Err(Fault::Refused(format!("{status}: {message}")))
+                Err(Fault::Rejected(format!("{status}: {message}")))
             } else {
                 Err(Fault::Status(status.as_str().to_owned()))
             }
@@ -169,26 +177,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_told_from_a_refusal() {
-        let answer = |verdict, degraded| Ok(Answer { verdict, degraded });
-        let refusal = r#"{"error":{"code":"RATE_LIMITED","message":"too many wrong keys"}}"#;
+    fn decisions_and_rejections_are_distinguished() {
+        let decided = |verdict, degraded| Ok(Decision { verdict, degraded });
+        let rejection = r#"{"error":{"code":"RATE_LIMITED","message":"too many wrong keys"}}"#;
         for (status, body, expected) in [
-            (200, r#"{"allowed":true,"degraded":false,"limit":1}"#, answer(Verdict::Allowed, false)),
-            (200, r#"{"allowed":true,"degraded":true}"#, answer(Verdict::Allowed, true)),
-            (429, r#"{"allowed":false,"degraded":false}"#, answer(Verdict::Blocked, false)),
+            (200, r#"{"allowed":true,"degraded":false,"limit":1}"#, decided(Verdict::Allowed, false)),
+            (200, r#"{"allowed":true,"degraded":true}"#, decided(Verdict::Allowed, true)),
+            (429, r#"{"allowed":false,"degraded":false}"#, decided(Verdict::Blocked, false)),
             (
                 503,
                 r#"{"allowed":false,"degraded":true,"error":{"message":"x"}}"#,
-                answer(Verdict::FailedClosed, true),
+                decided(Verdict::FailedClosed, true),
             ),
-            (429, refusal, Err(Fault::Refused("429 Too Many Requests: too many wrong keys".into()))),
-            (408, refusal, Err(Fault::Status("408".into()))),
-            (503, refusal, Err(Fault::Status("503".into()))),
+            (429, rejection, Err(Fault::Rejected("429 Too Many Requests: too many wrong keys".into()))),
+            (408, rejection, Err(Fault::Status("408".into()))),
+            (503, rejection, Err(Fault::Status("503".into()))),
             (500, "oops", Err(Fault::Status("500".into()))),
             (200, "<html>", Err(Fault::Unreadable)),
             (200, "{}", Err(Fault::Unreadable)),
-            (401, refusal, Err(Fault::Refused("401 Unauthorized: too many wrong keys".into()))),
-            (404, "<html>", Err(Fault::Refused("404 Not Found: no reason given".into()))),
+            (401, rejection, Err(Fault::Rejected("401 Unauthorized: too many wrong keys".into()))),
+            (404, "<html>", Err(Fault::Rejected("404 Not Found: no reason given".into()))),
         ] {
             let status = StatusCode::from_u16(status).unwrap_or_default();
             assert_eq!(read(status, body.as_bytes()), expected, "{status} {body}");

@@ -1,4 +1,4 @@
-//! A connection over HTTP/2 that several callers share, and that is made anew when it is lost.
+//! An HTTP/2 connection that several callers share. It is reopened when it is lost.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use tower_service::Service;
 
 use super::record::Fault;
 use super::rest::unreachable;
-use crate::client::Place;
+use crate::client::Address;
 
-/// A part of a connection.
+/// A handle of one caller to the connection.
 pub(super) struct SharedConnection<B> {
     common: Arc<Common<B>>,
-    /// What this caller knows of the connection, so that it need not ask the others each time.
+    /// The last known sender, to avoid the lock.
     own: Option<SendRequest<B>>,
 }
 
 struct Common<B> {
-    place: Arc<Place>,
-    /// Locked while it is made, so that one caller makes it and the others wait.
+    address: Arc<Address>,
+    /// Locked while connecting, so that only one caller reconnects.
     sender: Mutex<SendRequest<B>>,
 }
 
@@ -37,25 +37,25 @@ impl<B> SharedConnection<B>
 where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
 {
-    pub(super) async fn connect(place: Arc<Place>) -> anyhow::Result<Self> {
-        let sender = Mutex::new(place.http2().await?);
-        Ok(Self { common: Arc::new(Common { place, sender }), own: None })
+    pub(super) async fn connect(address: Arc<Address>) -> anyhow::Result<Self> {
+        let sender = Mutex::new(address.http2().await?);
+        Ok(Self { common: Arc::new(Common { address, sender }), own: None })
     }
 
-    /// Sends requests on the connection as it is now, or on a new one if it is gone.
+    /// Returns a sender of the connection, which is reopened if it is closed.
     pub(super) async fn sender(&mut self) -> Result<SendRequest<B>, Fault> {
         if let Some(own) = self.own.as_ref().filter(|own| !own.is_closed()) {
             return Ok(own.clone());
         }
         let mut sender = self.common.sender.lock().await;
         if sender.is_closed() {
-            *sender = self.common.place.http2().await.map_err(unreachable)?;
+            *sender = self.common.address.http2().await.map_err(unreachable)?;
         }
         Ok(self.own.insert(sender.clone()).clone())
     }
 }
 
-/// A connection as generated clients want it.
+/// A connection as a service for generated clients.
 #[derive(Clone)]
 pub(super) struct Calls<B>(pub(super) SendRequest<B>);
 

@@ -1,4 +1,4 @@
-//! What a load test found, for people and for programs.
+//! The result of a load test, as text and as JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use super::load::Ended;
 use super::record::Record;
 
-/// Requests that took longer to send than planned by more than one part in so many were too slow.
+/// Sending is too slow if it takes longer than planned by more than one part in this number.
 const LATE_PART_MAX: u32 = 50;
 const COLUMNS: [(&str, f64); 5] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
-/// What was asked, of whom and how.
+/// The parameters of a load test.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub(super) target: String,
-    /// As people say it.
+    /// For people.
     pub(super) protocol: &'static str,
-    /// As programs do.
+    /// For programs.
     pub(super) protocol_id: &'static str,
     pub(super) connections: usize,
     pub(super) concurrency: usize,
@@ -29,17 +29,18 @@ pub(super) struct Setting {
     pub(super) rate: Option<u64>,
 }
 
-/// What a load test found.
+/// The result of a load test.
 #[derive(Debug)]
 pub(super) struct Summary {
     setting: Setting,
     ended: Ended,
     record: Record,
-    /// Free of coordinated omission.
+    /// Corrected for coordinated omission.
     latency: Histogram<u64>,
 }
 
-/// Fills pauses with the requests that a steady caller would have sent in them. How often that is, the median says: the mean has the pauses in it.
+/// Corrects for coordinated omission: adds the requests that a steady caller would have sent during
+/// pauses. Its interval is the median, because the mean includes the pauses.
 pub(super) fn corrected(service: &Histogram<u64>) -> Histogram<u64> {
     service.clone_correct(service.value_at_quantile(0.5).max(1))
 }
@@ -52,27 +53,27 @@ impl Summary {
     }
 
     fn requests(&self) -> u64 {
-        self.record.answered() + self.record.failed()
+        self.record.decided() + self.record.failed()
     }
 
     fn rate(&self) -> f64 {
         self.requests() as f64 / self.ended.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// Says it when the rate that was asked for was not reached.
+    /// A warning if the requested rate was not reached.
     pub(super) fn shortfall(&self) -> Option<String> {
-        let asked = self.setting.rate?;
-        // The last answer comes after the last request was sent, by as much as an answer takes.
-        let answer = Duration::from_micros(self.record.service.max());
-        let planned = self.ended.planned + self.ended.planned / LATE_PART_MAX + answer;
+        let requested = self.setting.rate?;
+        // The last response arrives up to one service time after the last request.
+        let last = Duration::from_micros(self.record.service.max());
+        let planned = self.ended.planned + self.ended.planned / LATE_PART_MAX + last;
         if self.ended.unsent == 0 && self.ended.elapsed <= planned {
             return None;
         }
         Some(format!(
-            "the rate was not kept up: {} of {} requests/s, {} requests were due and never sent. All {} callers were busy: \
-             the service, or this machine, is too slow for that rate, or --concurrency too low.",
+            "the rate was not reached: {} of {} requests/s, {} requests were due and not sent. All {} callers were busy: \
+             the service or this machine is too slow for the rate, or --concurrency is too low.",
             count(self.rate().round() as u64),
-            count(asked),
+            count(requested),
             count(self.ended.unsent),
             self.setting.concurrency
         ))
@@ -81,22 +82,22 @@ impl Summary {
     pub(super) fn text(&self) -> String {
         let Setting { target, protocol, connections, concurrency, keys, distribution, rate, .. } =
             &self.setting;
-        let way = match rate {
+        let mode = match rate {
             Some(rate) => format!("open loop, {} requests/s", count(*rate)),
             None => "closed loop".to_owned(),
         };
         let mut text = format!(
-            "{target}: {protocol}, {connections} connections, {concurrency} callers, {} keys ({distribution}), {way}\n",
+            "{target}: {protocol}, {connections} connections, {concurrency} callers, {} keys ({distribution}), {mode}\n",
             count(*keys)
         );
         let mut line = |name: &str, value: &str, note: &str| {
             let _ = writeln!(text, "{}", format!("  {name:<15}{value:>12}  {note}").trim_end());
         };
-        let ended = if self.ended.interrupted { ", ended early" } else { "" };
+        let ended = if self.ended.interrupted { ", interrupted" } else { "" };
         let seconds = format!("in {:.2} s{ended}", self.ended.elapsed.as_secs_f64());
         line("requests", &count(self.requests()), &seconds);
-        let asked = rate.map(|rate| format!("of {}/s asked", count(rate))).unwrap_or_default();
-        line("rate", &format!("{}/s", count(self.rate().round() as u64)), &asked);
+        let requested = rate.map(|rate| format!("of {}/s requested", count(rate))).unwrap_or_default();
+        line("rate", &format!("{}/s", count(self.rate().round() as u64)), &requested);
         let record = &self.record;
         line("allowed", &count(record.allowed), &self.part(record.allowed));
         line("blocked", &count(record.blocked), &self.part(record.blocked));
@@ -133,9 +134,9 @@ impl Summary {
             text.push('\n');
         }
         text.push_str(match self.setting.rate {
-            Some(_) => "  latency counts from when a request was due, service time from when it was sent\n",
+            Some(_) => "  latency counts from the time a request was due, service time from the time it was sent\n",
             None => {
-                "  corrected: with the requests that a steady caller would have sent while it waited for a slow answer\n"
+                "  corrected for coordinated omission: includes the requests that a steady caller would have sent during pauses\n"
             }
         });
         text
@@ -190,7 +191,7 @@ fn times(histogram: &Histogram<u64>) -> Value {
     times.into()
 }
 
-/// To a thousandth.
+/// Rounds to three decimals.
 fn rounded(number: f64) -> f64 {
     (number * 1_000.0).round() / 1_000.0
 }
@@ -203,12 +204,12 @@ pub(super) fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }
 
-/// A number with commas between thousands.
+/// Formats a number with thousands separators.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -216,7 +217,7 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// A time as people say it.
+/// Formats a duration in seconds.
 pub(super) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_commas() {
+    fn counts_have_thousands_separators() {
         for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(count(number), text);
         }

@@ -1,11 +1,11 @@
-//! The part of CEL, the language of Limitador's conditions, that Pacegate can say.
+//! The part of CEL, the language of Limitador's conditions, that has an equivalent in Pacegate.
 
 use pacegate::descriptor::ValueTest;
 
 /// A key of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Operand {
-    /// The descriptor's place; `None` in the older syntax, which has none.
+    /// The index of the descriptor. `None` in the older syntax, which has no index.
     pub(super) descriptor: Option<usize>,
     pub(super) key: String,
 }
@@ -19,10 +19,10 @@ enum Token {
 }
 
 const SIGNS: [&str; 8] = ["==", "!=", "&&", "[", "]", ".", "(", ")"];
-const KNOWN: &str =
-    "known are `descriptors[0]['key'] == 'value'`, `!=`, `.startsWith('value')`, and `&&` between them";
+const EXPECTED: &str =
+    "expected `descriptors[0]['key'] == 'value'`, `!=`, `.startsWith('value')`, and `&&` between them";
 
-/// Conditions that must all hold.
+/// Parses conditions that must all hold.
 pub(super) fn predicate(text: &str) -> Result<Vec<(Operand, ValueTest)>, String> {
     let mut reader = Reader::new(text)?;
     let mut found = vec![reader.comparison()?];
@@ -33,14 +33,14 @@ pub(super) fn predicate(text: &str) -> Result<Vec<(Operand, ValueTest)>, String>
     Ok(found)
 }
 
-/// A key that is counted by.
+/// Parses a key to count by.
 pub(super) fn variable(text: &str) -> Result<Operand, String> {
     let mut reader = Reader::new(text)?;
     let operand = reader.operand()?;
     if reader.at_end() {
         Ok(operand)
     } else {
-        Err("only a key can be counted by, like `descriptors[0]['key']`".into())
+        Err("expected only a key to count by, such as `descriptors[0]['key']`".into())
     }
 }
 
@@ -75,13 +75,13 @@ impl Reader {
     fn sign(&mut self, sign: &str) -> Result<(), String> {
         let found = self.is_sign(sign);
         self.next += 1;
-        if found { Ok(()) } else { Err(KNOWN.into()) }
+        if found { Ok(()) } else { Err(EXPECTED.into()) }
     }
 
     fn text(&mut self) -> Result<String, String> {
         match self.take() {
             Some(Token::Text(text)) => Ok(text),
-            _ => Err(KNOWN.into()),
+            _ => Err(EXPECTED.into()),
         }
     }
 
@@ -96,35 +96,35 @@ impl Reader {
                 self.sign(")")?;
                 ValueTest::StartsWith(text)
             }
-            _ => return Err(KNOWN.into()),
+            _ => return Err(EXPECTED.into()),
         };
         Ok((operand, test))
     }
 
-    /// Text in quotes; in the older syntax they can be left out.
+    /// Quoted text. The quotes are optional in the older syntax.
     fn value(&mut self, operand: &Operand) -> Result<String, String> {
         match self.take() {
             Some(Token::Text(text)) => Ok(text),
             Some(Token::Word(text) | Token::Number(text)) if operand.descriptor.is_none() => Ok(text),
-            _ => Err(format!("a key can be compared with text in quotes alone; {KNOWN}")),
+            _ => Err(format!("a key can only be compared with quoted text; {EXPECTED}")),
         }
     }
 
     /// `descriptors[0]['key']`, `descriptors[0].key`, or `key.with.dots` in the older syntax.
     fn operand(&mut self) -> Result<Operand, String> {
-        let Some(Token::Word(word)) = self.take() else { return Err(KNOWN.into()) };
+        let Some(Token::Word(word)) = self.take() else { return Err(EXPECTED.into()) };
         if word == "descriptors" && self.is_sign("[") {
             self.sign("[")?;
-            let place = match self.take() {
-                Some(Token::Number(number)) => number.parse().map_err(|_| KNOWN)?,
-                _ => return Err(KNOWN.into()),
+            let index = match self.take() {
+                Some(Token::Number(number)) => number.parse().map_err(|_| EXPECTED)?,
+                _ => return Err(EXPECTED.into()),
             };
             self.sign("]")?;
             let key = if self.is_sign(".") {
                 self.sign(".")?;
                 match self.take() {
                     Some(Token::Word(word)) => word,
-                    _ => return Err(KNOWN.into()),
+                    _ => return Err(EXPECTED.into()),
                 }
             } else {
                 self.sign("[")?;
@@ -132,19 +132,19 @@ impl Reader {
                 self.sign("]")?;
                 key
             };
-            return Ok(Operand { descriptor: Some(place), key });
+            return Ok(Operand { descriptor: Some(index), key });
         }
         let mut key = word;
         while self.is_sign(".") {
             self.sign(".")?;
             match self.take() {
                 Some(Token::Word(word)) => key = format!("{key}.{word}"),
-                _ => return Err(KNOWN.into()),
+                _ => return Err(EXPECTED.into()),
             }
         }
         match key.split('.').next() {
-            Some("limit" | "descriptors") => Err(format!("`{key}` is not a key of a descriptor; {KNOWN}")),
-            _ if self.is_sign("(") || self.is_sign("[") => Err(KNOWN.into()),
+            Some("limit" | "descriptors") => Err(format!("`{key}` is not a key of a descriptor; {EXPECTED}")),
+            _ if self.is_sign("(") || self.is_sign("[") => Err(EXPECTED.into()),
             _ => Ok(Operand { descriptor: None, key }),
         }
     }
@@ -161,7 +161,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
             let inner = &rest[1..];
             let end = inner.find(first).ok_or("a quote is not closed")?;
             if inner[..end].contains('\\') {
-                return Err("escapes in text are not known".into());
+                return Err("escapes in text are not supported".into());
             }
             found.push(Token::Text(inner[..end].to_owned()));
             end + 2
@@ -173,14 +173,14 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
             found.push(if number { Token::Number(word) } else { Token::Word(word) });
             length
         } else {
-            return Err(format!("`{first}` is not known; {KNOWN}"));
+            return Err(format!("`{first}` is not supported; {EXPECTED}"));
         };
         let after = &rest[length..];
-        // `r'…'` and `'''…'''` are texts of another kind, not a word and a text.
+        // Raw and triple-quoted text, `r'…'` and `'''…'''`.
         let glued = after.starts_with(['\'', '"'])
             && matches!(found.last(), Some(Token::Word(_) | Token::Number(_) | Token::Text(_)));
         if glued {
-            return Err(format!("text of that kind is not known; {KNOWN}"));
+            return Err(format!("raw and triple-quoted text is not supported; {EXPECTED}"));
         }
         rest = after.trim_start();
     }
@@ -191,8 +191,8 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
 mod tests {
     use super::*;
 
-    fn at(place: usize, key: &str) -> Operand {
-        Operand { descriptor: Some(place), key: key.into() }
+    fn at(index: usize, key: &str) -> Operand {
+        Operand { descriptor: Some(index), key: key.into() }
     }
 
     fn bare(key: &str) -> Operand {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_said_is_read() {
+    fn supported_conditions_are_parsed() {
         let cases = [
             ("descriptors[0]['req.method'] == 'POST'", vec![(at(0, "req.method"), is("POST"))]),
             ("descriptors[0][\"a\"]=='b'", vec![(at(0, "a"), is("b"))]),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused() {
+    fn unsupported_conditions_are_rejected() {
         for text in [
             "",
             "true",
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_keys_and_nothing_else() {
+    fn variables_are_only_keys() {
         assert_eq!(variable("descriptors[0]['user.id']"), Ok(at(0, "user.id")));
         assert_eq!(variable("descriptors[2].user_id"), Ok(at(2, "user_id")));
         assert_eq!(variable("user_id"), Ok(bare("user_id")));

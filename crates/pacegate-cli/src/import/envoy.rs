@@ -1,4 +1,4 @@
-//! Files of Envoy's rate limit service: one domain, and descriptors nested by key and value.
+//! Files of Envoy's rate limit service: a domain, and descriptors nested by key and value.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::Imported;
 
 const DAY: u64 = 86_400;
-/// Units and their lengths in seconds. A month has 30 days there, and a year 365.
+/// Units and their lengths in seconds. Envoy's month has 30 days and its year 365.
 const UNITS: [(&str, u64); 7] = [
     ("second", 1),
     ("minute", 60),
@@ -32,7 +32,7 @@ struct File {
     descriptors: Part<Vec<Node>>,
 }
 
-/// One descriptor, and those inside it.
+/// A descriptor with its nested descriptors.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Node {
@@ -72,7 +72,7 @@ struct Replaced {
     name: Option<AsWritten>,
 }
 
-/// What a descriptor limits.
+/// The limit of a descriptor.
 struct Limited {
     allowance: Allowance,
     name: Option<String>,
@@ -82,28 +82,28 @@ struct Limited {
 pub(super) fn read<'a>(document: &Cursor<'a>, imported: &mut Imported<'a>) {
     let Some(file) = document.read::<File>() else { return };
     let domain = filled("domain", document.require("domain", file.domain), document);
-    // Without a domain the rest is read for its errors alone.
+    // Without a domain, the rest is still read to report its errors.
     let domain = domain.unwrap_or_else(|| "?".to_owned());
     if let Some(descriptors) = file.descriptors.cursor(document) {
         read_level(&descriptors, &domain, &[], imported);
     }
 }
 
-/// The descriptors below `path`.
+/// Reads the descriptors below `path`.
 fn read_level<'a>(list: &Cursor<'a>, domain: &str, path: &[PathEntry], imported: &mut Imported<'a>) {
     let mut seen: HashMap<PathEntry, String> = HashMap::new();
     for item in list.items() {
         let Some(node) = item.read::<Node>() else { continue };
         let Some(entry) = read_node(node, &item, domain, path, imported) else { continue };
         let value = entry.value.as_deref().map_or(String::new(), |value| format!(" with value `{value}`"));
-        let duplicate = format!("key `{}`{value} is at", entry.key);
+        let duplicate = format!("duplicate key `{}`{value}", entry.key);
         if let Some(first) = seen.insert(entry, item.remark("", "").place) {
-            item.refuse("", format!("{duplicate} {first} already"));
+            item.reject("", format!("{duplicate}; {first} has it already"));
         }
     }
 }
 
-/// One descriptor and those inside it; its key and value, if it has a key.
+/// Reads a descriptor and its nested descriptors. Returns its key and value, if it has a key.
 fn read_node<'a>(
     node: Node,
     item: &Cursor<'a>,
@@ -111,38 +111,38 @@ fn read_node<'a>(
     path: &[PathEntry],
     imported: &mut Imported<'a>,
 ) -> Option<PathEntry> {
-    // An empty value is the same as none to Envoy's service.
+    // Envoy's service treats an empty value as none.
     let value = node.value.map(|value| value.0).filter(|value| !value.is_empty());
     let key = filled("key", item.require("key", node.key), item);
     let is_pattern = key.as_ref().is_some_and(|key| key.ends_with('*') && value.is_none());
     if is_pattern {
-        // It would match other keys there.
-        item.refuse("key", "cannot be expressed: a `*` can be in a value, not in a key");
+        // Envoy's service matches other keys with it.
+        item.reject("key", "no equivalent: a `*` is only supported in values");
     }
     if value.as_ref().is_some_and(|value| value.trim_end_matches('*').contains('*')) {
         let message =
-            "a `*` before the end stands for any run of characters here; Envoy's service takes it literally";
+            "a `*` before the end matches any characters in Pacegate, but only itself in Envoy's service";
         imported.notes.push(item.remark("value", message));
     }
     for (name, is_set) in
         [("detailed_metric", node.detailed_metric), ("value_to_metric", node.value_to_metric)]
     {
         if is_set {
-            let message = "is about metrics and limits nothing; left out";
+            let message = "ignored: affects only metrics";
             imported.notes.push(item.remark(name, message));
         }
     }
     for (name, is_set, meaning) in [
-        ("share_threshold", node.share_threshold, "values that match a `*` cannot share a counter here"),
-        ("quota_mode", node.quota_mode, "limits that answer without denying are `shadow_mode` here"),
+        ("share_threshold", node.share_threshold, "values that match a `*` have separate counters"),
+        ("quota_mode", node.quota_mode, "use `shadow_mode` for limits that do not deny"),
     ] {
         if is_set {
-            item.refuse(name, format!("cannot be expressed: {meaning}"));
+            item.reject(name, format!("no equivalent: {meaning}"));
         }
     }
 
     let entry = key.filter(|_| !is_pattern).map(|key| PathEntry { key, value });
-    // Without a key the rest is read for its errors alone.
+    // Without a key, the rest is still read to report its errors.
     let step = entry.clone().unwrap_or_else(|| PathEntry::any("?"));
     let path: Vec<PathEntry> = path.iter().cloned().chain([step]).collect();
     let inner = node.descriptors.cursor(item).filter(|inner| !inner.is_empty());
@@ -150,12 +150,12 @@ fn read_node<'a>(
         Some(limit) => limit.read::<RateLimit>().and_then(|rate| rate.limited(&limit)),
         None => {
             if node.shadow_mode {
-                let message = "has no effect without a rate_limit; left out";
+                let message = "ignored: has no effect without a rate_limit";
                 imported.notes.push(item.remark("shadow_mode", message));
             }
-            // It takes the limit of its key away from this value, which no other rule would do.
+            // It exempts this value from the limit of its key.
             inner.is_none().then(|| {
-                let message = "has no rate_limit: whoever matches it is not limited";
+                let message = "has no rate_limit: requests that match it are unlimited";
                 imported.notes.push(item.remark("", message));
                 Limited { allowance: Allowance::Unlimited, name: None, replaces: Vec::new() }
             })
@@ -194,7 +194,7 @@ impl RateLimit {
                 [("unit", self.unit.is_some()), ("requests_per_unit", self.requests_per_unit.is_some())]
             {
                 if is_set {
-                    cursor.refuse(name, "cannot be combined with unlimited");
+                    cursor.reject(name, format!("`{name}` and `unlimited` are mutually exclusive"));
                 }
             }
             Some(Allowance::Unlimited)
@@ -208,11 +208,11 @@ impl RateLimit {
     }
 }
 
-/// The text of the field `name`; an empty one is reported.
+/// The text of the field `name`. Reports an empty text.
 fn filled(name: &str, text: Option<AsWritten>, cursor: &Cursor<'_>) -> Option<String> {
     let AsWritten(text) = text?;
     if text.is_empty() {
-        cursor.refuse(name, "must not be empty");
+        cursor.reject(name, "must not be empty");
         return None;
     }
     Some(text)
@@ -222,7 +222,7 @@ fn seconds(unit: &str, cursor: &Cursor<'_>) -> Option<u64> {
     let known = UNITS.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name));
     if known.is_none() {
         let names = UNITS.map(|(name, _)| name).join(", ");
-        cursor.refuse("unit", format!("expected one of {names}, got {unit:?}"));
+        cursor.reject("unit", format!("expected one of {names}, got {unit:?}"));
     }
     known.map(|(_, seconds)| *seconds)
 }
@@ -234,7 +234,7 @@ fn per_unit(quota: u64, seconds: Option<u64>, cursor: &Cursor<'_>) -> Option<All
     match Limit::try_new(Algorithm::FixedWindow, quota, Duration::from_secs(seconds.unwrap_or(1))) {
         Ok(limit) => Some(Allowance::Limit(limit)).filter(|_| seconds.is_some()),
         Err(error) => {
-            cursor.refuse("requests_per_unit", format!("cannot be expressed: {error}"));
+            cursor.reject("requests_per_unit", format!("no equivalent: {error}"));
             None
         }
     }

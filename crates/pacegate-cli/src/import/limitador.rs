@@ -35,7 +35,7 @@ pub(super) fn read<'a>(document: &Cursor<'a>, imported: &mut Imported<'a>) {
     }
     let limits = |rule: &DescriptorRule| matches!(rule.allowance, Allowance::Limit(_));
     if imported.rules.iter().any(limits) {
-        let message = "Limitador's windows begin with the first request in them; these begin at whole multiples of their length since 1970";
+        let message = "Limitador's windows begin at the first request; Pacegate's begin at multiples of their length since 1970";
         imported.notes.insert(0, document.remark("", message));
     }
 }
@@ -48,32 +48,32 @@ fn convert(entry: LimitEntry, item: &Cursor<'_>, imported: &mut Imported<'_>) ->
     let conditions = read_all(entry.conditions.cursor(item), cel::predicate);
     let variables = read_all(entry.variables.cursor(item), cel::variable);
     if entry.name.is_some() && entry.id.is_some() {
-        imported.notes.push(item.remark("id", "left out: a limit has one name here, and name is it"));
+        imported.notes.push(item.remark("id", "ignored: a limit has one name, which is `name`"));
     }
     let name = entry.name.or(entry.id).map(|name| name.0);
     let conditions: Vec<(Operand, _)> = conditions?.into_iter().flatten().collect();
     let variables = variables?;
-    let mut places: Vec<Option<usize>> = conditions
+    let mut indexes: Vec<Option<usize>> = conditions
         .iter()
         .map(|(operand, _)| operand)
         .chain(&variables)
         .map(|operand| operand.descriptor)
         .collect();
-    places.sort_unstable();
-    places.dedup();
-    let descriptor = match places[..] {
-        // A limit on everything counts each request once, however many descriptors it has.
+    indexes.sort_unstable();
+    indexes.dedup();
+    let descriptor = match indexes[..] {
+        // A limit without conditions counts each request once, whatever its number of descriptors.
         [] => Some(0),
-        [place] => place,
+        [index] => index,
         _ => {
             let message =
-                "cannot be expressed: the conditions and variables of one limit must be about one descriptor";
-            item.refuse("", message);
+                "no equivalent: all conditions and variables of a limit must use the same descriptor";
+            item.reject("", message);
             return None;
         }
     };
     if descriptor.is_none() {
-        let message = "has keys without `descriptors[…]`, as Limitador wrote them before 2.0: they may come from any one descriptor of a request";
+        let message = "has keys without `descriptors[…]` (the syntax before Limitador 2.0): they match in any one descriptor of a request";
         imported.notes.push(item.remark("", message));
     }
     let when = conditions.into_iter().map(|(operand, test)| Condition { key: operand.key, test }).collect();
@@ -85,27 +85,27 @@ fn convert(entry: LimitEntry, item: &Cursor<'_>, imported: &mut Imported<'_>) ->
     })
 }
 
-/// The expressions of a list; each one that cannot be expressed here is reported.
+/// Reads the expressions of a list and reports those without an equivalent.
 fn read_all<T>(list: Option<Cursor<'_>>, read: fn(&str) -> Result<T, String>) -> Option<Vec<T>> {
     let read = |expression: Cursor<'_>| {
         let AsWritten(text) = expression.read()?;
-        let refuse = |reason| expression.refuse("", format!("`{text}` cannot be expressed: {reason}"));
-        read(&text).map_err(refuse).ok()
+        let reject = |reason| expression.reject("", format!("`{text}` has no equivalent: {reason}"));
+        read(&text).map_err(reject).ok()
     };
     let expressions = list.map(|list| list.items()).unwrap_or_default();
-    // Every expression is read before any gives up, so that all errors are reported.
+    // Read all expressions first, so that all errors are reported.
     let found: Vec<Option<T>> = expressions.into_iter().map(read).collect();
     found.into_iter().collect()
 }
 
 fn allowance(quota: u64, seconds: u64, item: &Cursor<'_>) -> Option<Allowance> {
-    // What is denied needs no window, but one that is out of range is an error nevertheless.
+    // A window that is out of range is an error even if the limit denies everything.
     match Limit::try_new(Algorithm::FixedWindow, quota.max(1), Duration::from_secs(seconds)) {
         Ok(_) if quota == 0 => Some(Allowance::Nothing),
         Ok(limit) => Some(Allowance::Limit(limit)),
         Err(error) => {
             let field = if error.field() == "window" { "seconds" } else { "max_value" };
-            item.refuse(field, format!("cannot be expressed: {error}"));
+            item.reject(field, format!("no equivalent: {error}"));
             None
         }
     }

@@ -1,4 +1,4 @@
-//! Rules as a person would write them: one line each.
+//! Writes rules as YAML, one line each.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn fields(rule: &DescriptorRule) -> Vec<String> {
             }
         })),
         Selector::Conditions { descriptor, when, by } => {
-            fields.extend(descriptor.map(|place| format!("descriptor: {place}")));
+            fields.extend(descriptor.map(|index| format!("descriptor: {index}")));
             fields.push(list("when", when, |condition| {
                 let (word, text) = match &condition.test {
                     ValueTest::Is(text) => ("is", text),
@@ -75,7 +75,7 @@ fn list<T>(name: &str, items: &[T], write: impl Fn(&T) -> String) -> String {
     format!("{name}: [{}]", items.iter().map(write).collect::<Vec<_>>().join(", "))
 }
 
-/// Whole seconds in the largest unit that fits.
+/// A duration in the largest unit that divides it.
 fn duration(window: Duration) -> String {
     let seconds = window.as_secs();
     let (length, unit) = [(86_400, "d"), (3_600, "h"), (60, "m")]
@@ -85,10 +85,10 @@ fn duration(window: Duration) -> String {
     format!("{}{unit}", seconds / length)
 }
 
-/// Text that YAML reads as the same text: in quotes unless nobody can take it for anything else.
+/// Text as a YAML scalar, quoted if it could be read as anything else.
 fn scalar(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte);
-    // `y`, `off` and `null` are something else to some readers.
+    // Some parsers read `y`, `off` and `null` as other types.
     let word = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"];
     if text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/')
         && text.bytes().all(plain)
@@ -100,7 +100,7 @@ fn scalar(text: &str) -> String {
     for character in text.chars() {
         match character {
             '"' | '\\' => quoted.extend(['\\', character]),
-            // All others that YAML does not want to see as they are.
+            // Characters that YAML requires to be escaped.
             _ if character.is_control() || matches!(character, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
                 let _ = write!(quoted, "\\u{:04x}", character as u32);
             }
@@ -121,7 +121,7 @@ mod tests {
     use pacegate_config::Config;
 
     #[test]
-    fn what_is_written_is_read_as_the_same_rules() {
+    fn written_rules_are_parsed_back() {
         let texts = [
             "plain",
             "/a/b-c_d.e",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_in_the_largest_unit() {
+    fn durations_use_the_largest_unit() {
         for (seconds, expected) in [
             (1, "1s"),
             (59, "59s"),

@@ -1,4 +1,4 @@
-//! Bodies on their way through: never gathered, and given up when nothing moves any more.
+//! Streamed bodies. They are never buffered as a whole, and time out when idle.
 
 use std::io;
 use std::pin::Pin;
@@ -15,31 +15,31 @@ use tokio::time::{Instant, Sleep};
 
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Whether anything has moved lately, in either direction of one exchange.
+/// Whether there was activity in either direction of an exchange.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Movement(Arc<AtomicBool>);
+pub(super) struct Activity(Arc<AtomicBool>);
 
-impl Movement {
+impl Activity {
     pub(super) fn note(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether something has moved since the last time this was asked.
+    /// Returns whether there was activity since the last call.
     pub(super) fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
-/// What a client sends.
+/// The body of a request.
 #[derive(Debug)]
 pub(super) struct RequestBody {
     inner: ClientBody,
-    movement: Movement,
+    activity: Activity,
 }
 
 impl RequestBody {
-    pub(super) fn new(inner: ClientBody, movement: Movement) -> Self {
-        Self { inner, movement }
+    pub(super) fn new(inner: ClientBody, activity: Activity) -> Self {
+        Self { inner, activity }
     }
 }
 
@@ -53,7 +53,7 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(context);
         if polled.is_ready() {
-            self.movement.note();
+            self.activity.note();
         }
         polled
     }
@@ -67,32 +67,32 @@ impl Body for RequestBody {
     }
 }
 
-/// What a client gets: the upstream's body, or one of the proxy's own.
+/// The body of a response, from the upstream or from the proxy itself.
 #[derive(Debug)]
-pub(super) enum AnswerBody {
+pub(super) enum ProxyBody {
     Upstream {
         inner: Incoming,
-        movement: Movement,
+        activity: Activity,
         timeout: Duration,
-        /// Set when the upstream is waited for the first time.
+        /// Set at the first wait for the upstream.
         silence: Option<Pin<Box<Sleep>>>,
     },
     Own(Full<Bytes>),
 }
 
-impl AnswerBody {
-    pub(super) fn upstream(inner: Incoming, movement: Movement, timeout: Duration) -> Self {
-        Self::Upstream { inner, movement, timeout, silence: None }
+impl ProxyBody {
+    pub(super) fn upstream(inner: Incoming, activity: Activity, timeout: Duration) -> Self {
+        Self::Upstream { inner, activity, timeout, silence: None }
     }
 }
 
-impl ResponseBody for AnswerBody {
+impl ResponseBody for ProxyBody {
     fn from_bytes(bytes: Bytes) -> Self {
         Self::Own(Full::new(bytes))
     }
 }
 
-impl Body for AnswerBody {
+impl Body for ProxyBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -100,20 +100,20 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let (inner, movement, timeout, silence) = match &mut *self {
+        let (inner, activity, timeout, silence) = match &mut *self {
             Self::Own(body) => {
                 return Pin::new(body).poll_frame(context).map_err(|never| match never {});
             }
-            Self::Upstream { inner, movement, timeout, silence } => (inner, movement, *timeout, silence),
+            Self::Upstream { inner, activity, timeout, silence } => (inner, activity, *timeout, silence),
         };
         if let Poll::Ready(frame) = Pin::new(inner).poll_frame(context) {
-            movement.note();
+            activity.note();
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         let silence = silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         while silence.as_mut().poll(context).is_ready() {
-            if !movement.take() {
-                tracing::debug!("an answer is cut off: nothing moved for too long");
+            if !activity.take() {
+                tracing::debug!("response aborted: idle for too long");
                 return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())));
             }
             silence.as_mut().reset(Instant::now() + timeout);

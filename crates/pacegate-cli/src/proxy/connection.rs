@@ -1,5 +1,5 @@
-//! The requests of one connection: each gets an id, its counted path and a span, then goes through
-//! the limits to the upstream.
+//! The requests of one connection. Each gets an id, its counted path and a span, and is then
+//! checked and forwarded.
 
 use std::sync::Arc;
 
@@ -15,20 +15,20 @@ use tokio::sync::watch;
 use tower_service::Service;
 use tracing::Instrument;
 
-use super::body::AnswerBody;
+use super::body::ProxyBody;
 use super::forward::Forward;
 use super::{path, trace};
 
-/// How much a client may send before the upstream takes it.
+/// Maximum sizes of heads and flow-control windows.
 pub(super) const SIZES: Sizes =
     Sizes { head: 64 * 1024, headers: 16 * 1024, stream_window: 256 * 1024, connection_window: 512 * 1024 };
 
-/// What answers requests, whichever connection they come on.
+/// What all connections share.
 #[derive(Clone)]
 pub(super) struct Proxied {
-    /// The upstream behind its limits.
+    /// The upstream with its limits.
     pub(super) service: Pacegate<Forward>,
-    /// What is measured, and the ids of requests.
+    /// Metrics and request ids.
     pub(super) app: App,
     pub(super) paths: PathOptions,
     pub(super) phases: watch::Receiver<Phase>,
@@ -41,11 +41,11 @@ pub(super) struct Connection {
 }
 
 impl Requests for Connection {
-    type Body = AnswerBody;
+    type Body = ProxyBody;
 
     const UPGRADES: bool = true;
 
-    /// The upstream decides how long an answer takes, within the proxy's own timeouts.
+    /// The proxy has its own timeouts for responses.
     fn is_long(&self, _: &str) -> bool {
         true
     }
@@ -53,22 +53,22 @@ impl Requests for Connection {
     fn respond(
         self: Arc<Self>,
         request: Request<Received<Incoming>>,
-    ) -> impl Future<Output = Response<AnswerBody>> + Send {
+    ) -> impl Future<Output = Response<ProxyBody>> + Send {
         let Proxied { service, app, paths, .. } = &self.proxied;
         let version = request.version();
         let (unread, mut request) = Unread::watch(request);
         request.extensions_mut().insert(self.client.address);
         request.extensions_mut().insert(self.client.slot.clone());
-        // Layer, upstream, logs and client know the request by one id.
+        // The layer, the upstream, the logs and the client see the same id.
         let id = app.request_id(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
         let span = trace::request(request.headers());
-        let answer = path::to_counted(&mut request, *paths)
+        let responding = path::to_counted(&mut request, *paths)
             .map(|()| span.in_scope(|| service.clone().call(request)).instrument(span));
         async move {
-            let mut response = match answer {
-                Ok(answer) => {
-                    let Ok(response) = answer.await;
+            let mut response = match responding {
+                Ok(responding) => {
+                    let Ok(response) = responding.await;
                     response
                 }
                 Err(invalid) => invalid.respond(as_text(&id)),

@@ -1,4 +1,4 @@
-//! Passes a request on to the upstream, and its answer back.
+//! Forwards requests to the upstream, and its responses to the client.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,27 +21,28 @@ use pacegate_tower::{IpNet, ResponseBody};
 use tokio::time::timeout;
 use tower_service::Service;
 
-use super::body::{AnswerBody, Movement, RequestBody};
+use super::body::{Activity, ProxyBody, RequestBody};
 use super::{headers, trace, tunnel};
 
-/// How long a connection to the upstream is kept for the next request: less than servers commonly do (5 s), so that it is not they who close it just when a request goes out.
+/// Time after which an idle connection to the upstream is closed. It is shorter than the usual 5 s
+/// of servers, so that they do not close it just when a request is sent.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How many are kept.
+/// Maximum number of idle connections.
 const POOL_IDLE_MAX: usize = 1_024;
 
-/// The program behind the proxy, and how long it may take.
+/// The program behind the proxy, and its timeouts.
 #[derive(Clone, Debug)]
 pub(super) struct Upstream {
     pub(super) authority: Authority,
-    /// Whether it speaks HTTP/2 from the start.
+    /// Whether it uses HTTP/2 with prior knowledge.
     pub(super) http2: bool,
-    /// For the head of an answer.
+    /// Until the head of a response.
     pub(super) timeout: Duration,
-    /// For silence in bodies and WebSockets.
+    /// For idle bodies and WebSockets.
     pub(super) stream_timeout: Duration,
 }
 
-/// Passes requests on. Clones share their connections.
+/// Forwards requests. Clones share their connections.
 #[derive(Clone, Debug)]
 pub(super) struct Forward {
     shared: Arc<Shared>,
@@ -54,41 +55,41 @@ struct Shared {
     trusted: Vec<IpNet>,
 }
 
-/// What is wrong with an exchange; nothing of it says more to a client than it needs.
+/// Why a request was not forwarded. Clients see no details of the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
-    /// The client wants something that a reverse proxy does not do.
+enum Fault {
+    /// CONNECT, which a reverse proxy does not support.
     Connect,
     BadTarget,
     Hosts,
     Unreachable,
     Broken,
-    Silent,
+    Timeout,
 }
 
-impl Trouble {
-    fn answer(self) -> (Code, &'static str) {
+impl Fault {
+    fn response(self) -> (Code, &'static str) {
         match self {
             Self::Connect => (Code::MethodNotAllowed, "CONNECT is not supported"),
-            Self::BadTarget => (Code::InvalidInput, "the request's target cannot be forwarded"),
+            Self::BadTarget => (Code::InvalidInput, "the target of the request cannot be forwarded"),
             Self::Hosts => (Code::InvalidInput, "the request must have one Host header"),
             Self::Unreachable => (Code::BadGateway, "the upstream cannot be reached"),
             Self::Broken => (Code::BadGateway, "the upstream sent an invalid HTTP response"),
-            Self::Silent => (Code::GatewayTimeout, "the upstream did not answer in time"),
+            Self::Timeout => (Code::GatewayTimeout, "the upstream did not respond in time"),
         }
     }
 }
 
-/// An answer of the proxy itself.
+/// An error response of the proxy itself.
 pub(super) fn respond(
     code: Code,
     message: &str,
     details: Details<'_>,
     request_id: &str,
-) -> Response<AnswerBody> {
+) -> Response<ProxyBody> {
     let body = serde_json::to_vec(&Envelope::new(code, message, details, request_id));
     // These types always serialize.
-    let mut response = Response::new(AnswerBody::from_bytes(body.unwrap_or_default().into()));
+    let mut response = Response::new(ProxyBody::from_bytes(body.unwrap_or_default().into()));
     *response.status_mut() = code.status();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
@@ -111,7 +112,7 @@ impl Forward {
 }
 
 impl Service<Request<ClientBody>> for Forward {
-    type Response = Response<AnswerBody>;
+    type Response = Response<ProxyBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
@@ -123,9 +124,9 @@ impl Service<Request<ClientBody>> for Forward {
         let shared = self.shared.clone();
         Box::pin(async move {
             let id = request.headers().get(&REQUEST_ID).cloned();
-            let answer = shared.exchange(request).await;
-            Ok(answer.unwrap_or_else(|trouble| {
-                let (code, message) = trouble.answer();
+            let response = shared.exchange(request).await;
+            Ok(response.unwrap_or_else(|fault| {
+                let (code, message) = fault.response();
                 respond(code, message, Details::default(), id.as_ref().map(as_text).unwrap_or_default())
             }))
         })
@@ -133,99 +134,100 @@ impl Service<Request<ClientBody>> for Forward {
 }
 
 impl Shared {
-    async fn exchange(&self, mut request: Request<ClientBody>) -> Result<Response<AnswerBody>, Trouble> {
+    async fn exchange(&self, mut request: Request<ClientBody>) -> Result<Response<ProxyBody>, Fault> {
         if request.method() == Method::CONNECT {
-            return Err(Trouble::Connect);
+            return Err(Fault::Connect);
         }
-        // With two, the upstream may read another one than a proxy in front of this one did.
+        // With two, the upstream could use another one than a proxy in front of this one did.
         if request.headers().get_all(HOST).iter().nth(1).is_some() {
-            return Err(Trouble::Hosts);
+            return Err(Fault::Hosts);
         }
         let wants_websocket = !self.upstream.http2
             && request.version() == Version::HTTP_11
             && headers::is_websocket(request.headers());
         let client = wants_websocket.then(|| hyper::upgrade::on(&mut request));
         let slot = request.extensions_mut().remove::<Arc<Slot>>();
-        let movement = Movement::default();
-        let request = self.outgoing(request, wants_websocket, movement.clone())?;
-        let mut response = self.ask(request, &movement).await?;
+        let activity = Activity::default();
+        let request = self.outgoing(request, wants_websocket, activity.clone())?;
+        let mut response = self.send(request, &activity).await?;
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(client) = client.filter(|_| headers::is_websocket(response.headers())) else {
-                tracing::warn!("the upstream changes the protocol though nobody asked for it");
-                return Err(Trouble::Broken);
+                tracing::warn!("the upstream switched protocols without a request to do so");
+                return Err(Fault::Broken);
             };
             let upstream = hyper::upgrade::on(&mut response);
             headers::remove_hop_by_hop(response.headers_mut());
             headers::upgrade_to_websocket(response.headers_mut());
             tokio::spawn(tunnel::join(client, upstream, self.upstream.stream_timeout, slot));
-            return Ok(response.map(|_| AnswerBody::from_bytes(Bytes::new())));
+            return Ok(response.map(|_| ProxyBody::from_bytes(Bytes::new())));
         }
         headers::remove_hop_by_hop(response.headers_mut());
-        Ok(response.map(|body| AnswerBody::upstream(body, movement, self.upstream.stream_timeout)))
+        Ok(response.map(|body| ProxyBody::upstream(body, activity, self.upstream.stream_timeout)))
     }
 
-    /// The request as the upstream gets it.
+    /// Returns the request for the upstream.
     fn outgoing(
         &self,
         request: Request<ClientBody>,
         wants_websocket: bool,
-        movement: Movement,
-    ) -> Result<Request<RequestBody>, Trouble> {
+        activity: Activity,
+    ) -> Result<Request<RequestBody>, Fault> {
         let (mut parts, body) = request.into_parts();
-        // The connection always says it.
+        // Every connection sets it.
         let peer =
             parts.extensions.get::<SocketAddr>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), SocketAddr::ip);
         let peer = peer.to_canonical();
-        // What is in the target goes before the header, and HTTP/2 has nothing else.
+        // The target takes precedence over the header, and HTTP/2 has only the target.
         if let Some(authority) = parts.uri.authority() {
-            let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Trouble::BadTarget)?;
+            let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Fault::BadTarget)?;
             parts.headers.insert(HOST, host);
         }
-        let takes_trailers = headers::takes_trailers(&parts.headers);
+        let accepts_trailers = headers::accepts_trailers(&parts.headers);
         headers::remove_hop_by_hop(&mut parts.headers);
         headers::forward(&mut parts.headers, peer, headers::is_trusted(&self.trusted, peer));
-        trace::tell(&mut parts.headers);
+        trace::inject(&mut parts.headers);
         if wants_websocket {
             headers::upgrade_to_websocket(&mut parts.headers);
         }
         if self.upstream.http2 {
-            // HTTP/2 has it in the target, which is the upstream's own.
+            // HTTP/2 has the host in the target, which is that of the upstream.
             parts.headers.remove(HOST);
-            if takes_trailers {
-                headers::ask_for_trailers(&mut parts.headers);
+            if accepts_trailers {
+                headers::accept_trailers(&mut parts.headers);
             }
         }
         let mut target = parts.uri.into_parts();
         target.scheme = Some(Scheme::HTTP);
         target.authority = Some(self.upstream.authority.clone());
         target.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
-        let mut request = Request::new(RequestBody::new(body, movement));
+        let mut request = Request::new(RequestBody::new(body, activity));
         *request.method_mut() = parts.method;
-        *request.uri_mut() = Uri::from_parts(target).map_err(|_| Trouble::BadTarget)?;
+        *request.uri_mut() = Uri::from_parts(target).map_err(|_| Fault::BadTarget)?;
         *request.headers_mut() = parts.headers;
         Ok(request)
     }
 
-    /// Waits for the head of the answer, and longer while the request's body moves.
-    async fn ask(
+    /// Waits for the head of the response. The timeout restarts while the body of the request is
+    /// sent.
+    async fn send(
         &self,
         request: Request<RequestBody>,
-        movement: &Movement,
-    ) -> Result<Response<Incoming>, Trouble> {
-        let mut answer = pin!(self.client.request(request));
+        activity: &Activity,
+    ) -> Result<Response<Incoming>, Fault> {
+        let mut response = pin!(self.client.request(request));
         loop {
-            match timeout(self.upstream.timeout, answer.as_mut()).await {
+            match timeout(self.upstream.timeout, response.as_mut()).await {
                 Ok(Ok(response)) => return Ok(response),
-                Ok(Err(error)) => return Err(trouble(&error)),
-                Err(_) if movement.take() => {}
-                Err(_) => return Err(Trouble::Silent),
+                Ok(Err(error)) => return Err(fault(&error)),
+                Err(_) if activity.take() => {}
+                Err(_) => return Err(Fault::Timeout),
             }
         }
     }
 }
 
-fn trouble(error: &Error) -> Trouble {
+fn fault(error: &Error) -> Fault {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
         cause = source;
@@ -233,10 +235,10 @@ fn trouble(error: &Error) -> Trouble {
     let timed_out = cause
         .downcast_ref::<std::io::Error>()
         .is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut);
-    tracing::debug!(%error, %cause, "the upstream failed");
+    tracing::debug!(%error, %cause, "request to the upstream failed");
     match error.is_connect() {
-        true if timed_out => Trouble::Silent,
-        true => Trouble::Unreachable,
-        false => Trouble::Broken,
+        true if timed_out => Fault::Timeout,
+        true => Fault::Unreachable,
+        false => Fault::Broken,
     }
 }

@@ -1,4 +1,4 @@
-//! What a proxy changes in headers: those of one hop end here, and the upstream is told who asks.
+//! Header changes of the proxy: removes hop-by-hop headers and adds forwarding headers.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,8 @@ const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const UPGRADES: HeaderValue = HeaderValue::from_static("upgrade");
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
-/// Whether a message asks for a WebSocket, or agrees to one. Other protocols are not passed on: over `h2c` requests would reach the upstream uncounted.
+/// Whether a message requests or accepts a WebSocket. Other upgrades are not forwarded, because
+/// requests over `h2c` would not be counted.
 pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
     let mut upgrades = headers.get_all(UPGRADE).iter();
     upgrades.next().is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
@@ -28,29 +29,29 @@ pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
         && names(headers, &CONNECTION).any(|name| name.eq_ignore_ascii_case(b"upgrade"))
 }
 
-/// Says that the connection becomes a WebSocket.
+/// Sets the headers of a WebSocket upgrade.
 pub(super) fn upgrade_to_websocket(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, UPGRADES);
     headers.insert(UPGRADE, WEBSOCKET);
 }
 
-/// Whether the client takes trailers, as gRPC's do.
-pub(super) fn takes_trailers(headers: &HeaderMap) -> bool {
+/// Whether the client accepts trailers, as gRPC clients do.
+pub(super) fn accepts_trailers(headers: &HeaderMap) -> bool {
     names(headers, &TE).any(|name| name.eq_ignore_ascii_case(b"trailers"))
 }
 
-/// Says that trailers are passed on.
-pub(super) fn ask_for_trailers(headers: &mut HeaderMap) {
+/// Sets the header that trailers are accepted.
+pub(super) fn accept_trailers(headers: &mut HeaderMap) {
     headers.insert(TE, TRAILERS);
 }
 
-/// Removes what is about one connection alone.
+/// Removes hop-by-hop headers.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderName> =
             names(headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
         for name in named {
-            // Neither may a client have taken away what the upstream, or the proxy, goes by.
+            // A client must not remove headers that the upstream or the proxy relies on.
             if name != HOST && name != REQUEST_ID && !is_about_the_client(&name) {
                 headers.remove(name);
             }
@@ -63,35 +64,35 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     remove_where(headers, |name| name.as_str().starts_with("proxy-"));
 }
 
-/// Says who asks, and for what. What the client says about that is kept only if it is a proxy that is trusted.
+/// Sets the forwarding headers. Those of the client are kept only if it is a trusted proxy.
 pub(super) fn forward(headers: &mut HeaderMap, peer: IpAddr, trusted: bool) {
-    // Was answered here: the body is on its way.
+    // The proxy has sent 100 Continue already.
     headers.remove(EXPECT);
     if !trusted {
         remove_where(headers, is_about_the_client);
     }
-    // On one line, because not everybody reads the others.
+    // In one header line, because some programs read only the first.
     let mut addresses = Vec::new();
     for value in headers.get_all(FORWARDED_FOR) {
         addresses.extend_from_slice(value.as_bytes());
         addresses.extend_from_slice(b", ");
     }
     addresses.extend_from_slice(peer.to_string().as_bytes());
-    // Parts of valid values are one.
+    // The values are valid, so their concatenation is valid.
     if let Ok(addresses) = HeaderValue::from_bytes(&addresses) {
         headers.insert(FORWARDED_FOR, addresses);
     }
-    if let Entry::Vacant(place) = headers.entry(FORWARDED_PROTO) {
-        place.insert(HeaderValue::from_static("http"));
+    if let Entry::Vacant(entry) = headers.entry(FORWARDED_PROTO) {
+        entry.insert(HeaderValue::from_static("http"));
     }
     if let Some(host) = headers.get(HOST).cloned()
-        && let Entry::Vacant(place) = headers.entry(FORWARDED_HOST)
+        && let Entry::Vacant(entry) = headers.entry(FORWARDED_HOST)
     {
-        place.insert(host);
+        entry.insert(host);
     }
 }
 
-/// Whether `peer` is one of the proxies that are believed.
+/// Whether `peer` is a trusted proxy.
 pub(super) fn is_trusted(trusted: &[IpNet], peer: IpAddr) -> bool {
     trusted.iter().any(|network| network.contains(&peer))
 }
@@ -101,13 +102,13 @@ fn is_about_the_client(name: &HeaderName) -> bool {
 }
 
 fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
-    // There is rarely one.
+    // Matches are rare.
     while let Some(name) = headers.keys().find(|name| unwanted(name)).cloned() {
         headers.remove(name);
     }
 }
 
-/// The words of a list of names.
+/// The names in a comma-separated header.
 fn names<'a>(headers: &'a HeaderMap, name: &'a HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let values = headers.get_all(name).iter();
     values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)

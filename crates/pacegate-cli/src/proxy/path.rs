@@ -1,4 +1,4 @@
-//! The path of a request: what is counted is what the upstream gets.
+//! The path of a request: the counted path is the one that is forwarded.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use pacegate::{PathOptions, path::InvalidEndpoint};
 
 use pacegate_http::error::{Code, Details};
 
-use super::body::AnswerBody;
+use super::body::ProxyBody;
 use super::forward::respond;
 
 /// Why a path cannot be counted.
@@ -16,14 +16,14 @@ use super::forward::respond;
 pub(super) struct InvalidPath(InvalidEndpoint);
 
 impl InvalidPath {
-    pub(super) fn respond(&self, request_id: &str) -> Response<AnswerBody> {
+    pub(super) fn respond(&self, request_id: &str) -> Response<ProxyBody> {
         let reason = self.0.to_string();
         let details = Details { field: Some("path"), reason: Some(&reason) };
         respond(Code::InvalidInput, &format!("path: {reason}"), details, request_id)
     }
 }
 
-/// Gives a request the path that is counted, before the limits and the upstream see it.
+/// Replaces the path of a request by the counted path.
 pub(super) fn to_counted<B>(request: &mut Request<B>, paths: PathOptions) -> Result<(), InvalidPath> {
     let uri = request.uri();
     // Neither `OPTIONS *` nor CONNECT has a path.
@@ -39,7 +39,7 @@ pub(super) fn to_counted<B>(request: &mut Request<B>, paths: PathOptions) -> Res
         None => path,
     };
     let mut parts = uri.clone().into_parts();
-    // Both were a target before, and the path has only become plainer.
+    // Both parts were valid before, and normalisation keeps them valid.
     let unusable = |_| InvalidPath(InvalidEndpoint::ControlCharacter);
     parts.path_and_query = Some(PathAndQuery::try_from(target).map_err(unusable)?);
     *request.uri_mut() =

@@ -1,4 +1,4 @@
-//! The proxy's part in traces: a span for each request, under the client's, that the upstream finds its own under.
+//! Traces of the proxy: a span for each request, between those of the client and the upstream.
 
 use hyper::HeaderMap;
 use opentelemetry::Context;
@@ -8,18 +8,19 @@ use pacegate::store::TRACES;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// The span of a request with these headers.
+/// Creates the span of a request with these headers.
 pub(super) fn request(headers: &HeaderMap) -> Span {
     let span = tracing::info_span!(target: TRACES, "proxy", otel.kind = "server");
     if !span.is_disabled() {
         let context = get_text_map_propagator(|known| known.extract(&HeaderExtractor(headers)));
-        // Without a client that traces, a trace begins here.
+        // If the client does not trace, the trace begins here.
         let _ = span.set_parent(context);
     }
     span
 }
 
-/// Tells the upstream about the span that is current. Nobody is told anything while there are no traces, and the client's own header stays then.
-pub(super) fn tell(headers: &mut HeaderMap) {
+/// Adds the current span to the headers for the upstream. Without traces, the headers of the client
+/// stay.
+pub(super) fn inject(headers: &mut HeaderMap) {
     get_text_map_propagator(|known| known.inject_context(&Context::current(), &mut HeaderInjector(headers)));
 }

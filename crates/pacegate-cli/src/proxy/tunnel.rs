@@ -1,4 +1,4 @@
-//! A WebSocket: bytes go both ways until one side ends, or both are silent for too long.
+//! A WebSocket: copies bytes in both directions until one side ends or neither sends for too long.
 
 use std::io;
 use std::pin::Pin;
@@ -12,43 +12,44 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use pacegate_http::server::Slot;
 use std::sync::Arc;
 
-use super::body::Movement;
+use super::body::Activity;
 
-/// Copies between both sides once they are ready. `slot` is taken for as long, and not evicted.
+/// Copies between both sides once they are ready. Keeps `slot`, so that the connection is not
+/// evicted.
 pub(super) async fn join(
     client: OnUpgrade,
     upstream: OnUpgrade,
-    silence_max: Duration,
+    idle_max: Duration,
     slot: Option<Arc<Slot>>,
 ) {
     let _busy = slot.as_ref().map(|slot| slot.presence().begin());
     let (client, upstream) = match tokio::try_join!(client, upstream) {
         Ok(both) => both,
-        Err(error) => return tracing::debug!(%error, "a connection did not become a WebSocket"),
+        Err(error) => return tracing::debug!(%error, "WebSocket upgrade failed"),
     };
-    let movement = Movement::default();
-    let mut client = Watched { inner: TokioIo::new(client), movement: movement.clone() };
+    let activity = Activity::default();
+    let mut client = Watched { inner: TokioIo::new(client), activity: activity.clone() };
     let mut upstream = TokioIo::new(upstream);
     let silence = async {
         loop {
-            tokio::time::sleep(silence_max).await;
-            if !movement.take() {
+            tokio::time::sleep(idle_max).await;
+            if !activity.take() {
                 break;
             }
         }
     };
     tokio::select! {
         copied = copy_bidirectional(&mut client, &mut upstream) => if let Err(error) = copied {
-            tracing::debug!(%error, "a WebSocket ended early");
+            tracing::debug!(%error, "WebSocket closed with an error");
         },
-        () = silence => tracing::debug!("a WebSocket is cut off: nothing moved for too long"),
+        () = silence => tracing::debug!("WebSocket closed: idle for too long"),
     }
 }
 
-/// Notes what moves. Everything passes the client's side, so watching that is enough.
+/// Records activity on the client's side, which all bytes pass.
 struct Watched<T> {
     inner: T,
-    movement: Movement,
+    activity: Activity,
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
@@ -59,7 +60,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
     ) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.inner).poll_read(context, buffer);
         if polled.is_ready() {
-            self.movement.note();
+            self.activity.note();
         }
         polled
     }
@@ -73,7 +74,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
         if polled.is_ready() {
-            self.movement.note();
+            self.activity.note();
         }
         polled
     }

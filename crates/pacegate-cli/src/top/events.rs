@@ -1,4 +1,4 @@
-//! Server-sent events of a service, followed through its restarts.
+//! Reads the server-sent events of a service and reconnects after restarts.
 
 use std::time::Duration;
 
@@ -15,29 +15,29 @@ use super::figures::Figures;
 use crate::client::Service;
 
 const PATH: &str = "/api/v1/live";
-/// Figures come every second: a service that says nothing for so long is gone.
+/// Time without an event after which the connection is lost. Figures arrive every second.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// The pause before a service that is gone is tried again doubles from one to the other.
+/// Minimum and maximum time between two attempts to reconnect. It doubles with each attempt.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-/// The most that an event can have.
+/// Maximum size of an event.
 const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What is new at the service.
+/// An update from the service.
 #[derive(Debug)]
 pub(super) enum Update {
     Figures(Box<Figures>),
-    /// It is gone, and will be tried again.
+    /// The connection was lost; reconnecting.
     Lost(String),
-    /// It will never tell: it says why.
-    Refused(anyhow::Error),
+    /// The service rejects the request.
+    Rejected(anyhow::Error),
 }
 
-/// A service to be followed.
+/// The service that events come from.
 pub(super) struct Source(pub(super) Service);
 
-/// Why no more events come.
+/// Why the stream of events ended.
 enum Stop {
-    Refused(anyhow::Error),
+    Rejected(anyhow::Error),
     Lost(anyhow::Error),
 }
 
@@ -48,15 +48,15 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 }
 
 impl Source {
-    /// Sends what is new until nobody listens or the service refuses.
+    /// Sends updates until the receiver is dropped or the service rejects the request.
     pub(super) async fn follow(self, updates: mpsc::Sender<Update>) {
         let mut pause = PAUSES.0;
         loop {
-            let mut heard = false;
-            let update = match self.listen(&updates, &mut heard).await {
+            let mut received = false;
+            let update = match self.listen(&updates, &mut received).await {
                 Ok(()) => return,
-                Err(Stop::Refused(error)) => {
-                    let _ = updates.send(Update::Refused(error)).await;
+                Err(Stop::Rejected(error)) => {
+                    let _ = updates.send(Update::Rejected(error)).await;
                     return;
                 }
                 Err(Stop::Lost(error)) => Update::Lost(format!("{error:#}")),
@@ -64,7 +64,7 @@ impl Source {
             if updates.send(update).await.is_err() {
                 return;
             }
-            if heard {
+            if received {
                 pause = PAUSES.0;
             }
             sleep(pause).await;
@@ -72,23 +72,23 @@ impl Source {
         }
     }
 
-    async fn listen(&self, updates: &mpsc::Sender<Update>, heard: &mut bool) -> Result<(), Stop> {
+    async fn listen(&self, updates: &mpsc::Sender<Update>, received: &mut bool) -> Result<(), Stop> {
         let mut body = timeout(SILENCE_MAX, self.open())
             .await
-            .map_err(|_| anyhow!("{} did not answer within {SILENCE_MAX:?}", self.0.url()))??;
+            .map_err(|_| anyhow!("{} did not respond within {SILENCE_MAX:?}", self.0.url()))??;
         let mut events = Events::default();
         loop {
             let frame = timeout(SILENCE_MAX, body.frame())
                 .await
-                .map_err(|_| anyhow!("{} has said nothing for {SILENCE_MAX:?}", self.0.url()))?;
-            let frame = frame.ok_or_else(|| anyhow!("{} is stopping", self.0.url()))?;
-            let Ok(data) = frame.context("the connection broke")?.into_data() else { continue };
+                .map_err(|_| anyhow!("{} sent nothing for {SILENCE_MAX:?}", self.0.url()))?;
+            let frame = frame.ok_or_else(|| anyhow!("{} closed the stream", self.0.url()))?;
+            let Ok(data) = frame.context("the connection was lost")?.into_data() else { continue };
             for event in events.read(&data)? {
                 match event.name.as_str() {
                     "figures" => {
                         let figures =
-                            serde_json::from_str(&event.data).context("its figures cannot be read")?;
-                        *heard = true;
+                            serde_json::from_str(&event.data).context("the figures cannot be read")?;
+                        *received = true;
                         if updates.send(Update::Figures(figures)).await.is_err() {
                             return Ok(());
                         }
@@ -113,16 +113,14 @@ impl Source {
             .map(|body: Value| body["error"]["message"].as_str().unwrap_or("no reason given").to_owned());
         let message = message.unwrap_or_else(|_| "is it a Pacegate service?".to_owned());
         let hint = match status {
-            StatusCode::UNAUTHORIZED => {
-                " (--api-key or PACEGATE_API_KEY; a key of the role reader is enough)"
-            }
-            StatusCode::FORBIDDEN => " (a key of the role reader or admin may)",
-            StatusCode::NOT_FOUND => " (it has no live figures: is it older than this command?)",
+            StatusCode::UNAUTHORIZED => " (set --api-key or PACEGATE_API_KEY to a key with the role reader)",
+            StatusCode::FORBIDDEN => " (needs a key with the role reader or admin)",
+            StatusCode::NOT_FOUND => " (earlier versions have no live figures)",
             _ => "",
         };
-        let error = anyhow!("{url} answered {status}: {message}{hint}");
-        let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
-        Err(if status.is_client_error() && !passing { Stop::Refused(error) } else { Stop::Lost(error) })
+        let error = anyhow!("{url} returned {status}: {message}{hint}");
+        let is_temporary = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
+        Err(if status.is_client_error() && !is_temporary { Stop::Rejected(error) } else { Stop::Lost(error) })
     }
 }
 
@@ -133,10 +131,10 @@ struct Event {
     data: String,
 }
 
-/// Finds events in what arrives, piece by piece.
+/// Parses events incrementally.
 #[derive(Debug, Default)]
 struct Events {
-    /// The start of a line whose end is to come.
+    /// An incomplete line.
     line: Vec<u8>,
     event: Event,
 }
@@ -158,7 +156,7 @@ impl Events {
         Ok(whole)
     }
 
-    /// An empty line ends an event; one that starts with a colon says only that somebody is there.
+    /// Reads a line. An empty line ends an event; a line that starts with a colon is a comment.
     fn take(&mut self, line: &str) -> Option<Event> {
         if line.is_empty() {
             return Some(std::mem::take(&mut self.event)).filter(|event| !event.data.is_empty());
@@ -188,7 +186,7 @@ mod tests {
     const TEXT: &str = ": hello\n\nevent: figures\ndata: {\"ready\":true,\ndata:\"connections\":3}\n\nid: 7\r\nevent: error\r\ndata: the key was revoked\r\n\r\nevent: nothing\n\n";
 
     #[test]
-    fn events_are_found_however_they_are_cut() {
+    fn events_are_parsed_from_pieces_of_any_size() {
         let event = |name: &str, data: &str| Event { name: name.into(), data: data.into() };
         let expected =
             [event("figures", "{\"ready\":true,\n\"connections\":3}"), event("error", "the key was revoked")];
@@ -201,12 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_an_end_is_refused() {
+    fn endless_event_is_rejected() {
         for line in ["data: x\n", "x"] {
             let mut events = Events::default();
             let piece = line.repeat(1024 * 1024 / line.len());
-            let refused = (0..16).any(|_| events.read(piece.as_bytes()).is_err());
-            assert!(refused, "{line}");
+            let rejected = (0..16).any(|_| events.read(piece.as_bytes()).is_err());
+            assert!(rejected, "{line}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What a service says about itself, once a second.
+//! The figures that a service sends every second.
 
 use serde::Deserialize;
 
-/// What is happening at a service.
+/// The figures of a service.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Figures {
@@ -20,7 +20,7 @@ pub(super) struct Figures {
     pub(super) stores: Vec<StoreFigures>,
 }
 
-/// How long checks took; nothing when there were none.
+/// Latency of checks. `None` without checks.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Latency {
@@ -38,7 +38,7 @@ pub(super) struct KeyFigures {
     pub(super) blocked: u64,
 }
 
-/// Since the service started.
+/// Totals of a rule since the service started.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RuleFigures {
@@ -55,7 +55,7 @@ pub(super) struct StoreFigures {
     pub(super) name: String,
     pub(super) health: String,
     pub(super) breaker: String,
-    /// Nothing for a store outside the service's process.
+    /// `None` for a store outside the process of the service.
     pub(super) keys: Option<u64>,
     pub(super) errors: u64,
     pub(super) degraded: u64,

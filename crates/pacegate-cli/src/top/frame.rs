@@ -1,4 +1,4 @@
-//! What is shown: lines of text, the same for a terminal and for a file.
+//! The lines of a frame, for terminals and for plain output.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use unicode_width::UnicodeWidthChar;
 use super::figures::{Figures, KeyFigures, RuleFigures, StoreFigures};
 use crate::bench::count;
 
-/// How many stores are shown where there is little room.
+/// Maximum number of stores shown on a terminal.
 const STORES_SHOWN: usize = 4;
 
-/// How a piece of text looks where colours are possible.
+/// The style of a piece of text on a terminal with colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     Plain,
-    /// Of the heads of tables.
+    /// A table header.
     Head,
     Good,
     Bad,
 }
 
-/// A line: pieces that follow each other.
+/// A line of styled pieces.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Line(pub(super) Vec<(Style, String)>);
 
@@ -43,7 +43,7 @@ impl Line {
     }
 }
 
-/// What rules are sorted by.
+/// The sort order of rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
     #[default]
@@ -52,19 +52,19 @@ pub(super) enum Sort {
     Name,
 }
 
-/// The latest figures, and what changed since those before.
+/// The latest figures, and the change since the previous ones.
 #[derive(Debug, Default)]
 pub(super) struct View {
     pub(super) server: String,
     pub(super) sort: Sort,
-    /// Why the service is gone, if it is.
+    /// Why the connection was lost, if it was.
     pub(super) lost: Option<String>,
     figures: Figures,
-    /// The totals of rules before, and how long ago that was.
+    /// The previous totals of rules, and the time since.
     before: Option<(Vec<RuleFigures>, Duration)>,
 }
 
-/// A rule, and how it changes every second.
+/// A rule with its rates per second.
 struct RuleRates<'a> {
     rule: &'a RuleFigures,
     allowed: f64,
@@ -77,15 +77,15 @@ impl View {
         Self { server, ..Self::default() }
     }
 
-    /// Takes new figures, `elapsed` after those before.
+    /// Sets new figures, `elapsed` after the previous ones.
     pub(super) fn update(&mut self, figures: Figures, elapsed: Option<Duration>) {
         let before = std::mem::replace(&mut self.figures, figures);
-        // Totals from before a restart say nothing about now.
+        // Totals from before a reconnect cannot be compared.
         self.before = elapsed.filter(|_| self.lost.is_none()).map(|elapsed| (before.rules, elapsed));
         self.lost = None;
     }
 
-    /// The lines of it, no wider than `width` and no more than `height` if that is given.
+    /// Returns the lines, at most `width` columns wide and at most `height` of them if it is given.
     pub(super) fn lines(&self, width: usize, height: Option<usize>) -> Vec<Line> {
         let mut lines = self.summary();
         lines.push(Line::default());
@@ -96,7 +96,7 @@ impl View {
         lines.push(Line::default());
 
         let keys = figures.heaviest.len().max(figures.most_blocked.len());
-        // Two heads, an empty line between them, and the last line, which says what keys do.
+        // Two headers, an empty line, and the help line.
         let left = height.map_or(usize::MAX, |height| height.saturating_sub(lines.len() + 4));
         let keys = keys.min((left / 2).max(left.saturating_sub(figures.rules.len())));
         let rules = self.rules();
@@ -113,9 +113,9 @@ impl View {
         let half = width.saturating_sub(2) / 2;
         let head = |name| fit(name, half.saturating_sub(20)) + "   ALLOWED   BLOCKED";
         lines.push(Line::head(format!("{}  {}", head("HEAVIEST KEYS"), head("MOST BLOCKED KEYS"))));
-        for place in 0..keys {
+        for index in 0..keys {
             let side = |list: &[KeyFigures]| {
-                list.get(place).map_or_else(|| " ".repeat(half), |key| key_text(key, half))
+                list.get(index).map_or_else(|| " ".repeat(half), |key| key_text(key, half))
             };
             lines.push(Line::plain(format!("{}  {}", side(&figures.heaviest), side(&figures.most_blocked))));
         }
@@ -164,7 +164,7 @@ impl View {
     fn rules(&self) -> Vec<RuleRates<'_>> {
         let of = |rule: &RuleFigures| {
             let (before, seconds) = match &self.before {
-                // A rule that is new has counted from nothing.
+                // A new rule has counted from zero.
                 Some((before, elapsed)) => {
                     let same = |old: &&RuleFigures| old.rule == rule.rule && old.algorithm == rule.algorithm;
                     let known = before.iter().find(same);
@@ -250,7 +250,7 @@ fn rule_line(rates: &RuleRates<'_>) -> Line {
 }
 
 fn key_text(key: &KeyFigures, width: usize) -> String {
-    let name = fit(&format!("{} {}", key.dimension, key.identifier), width.saturating_sub(20));
+    let name = fit_middle(&format!("{} {}", key.dimension, key.identifier), width.saturating_sub(20));
     format!("{name}{:>10}{:>10}", count(key.allowed), count(key.blocked))
 }
 
@@ -258,7 +258,7 @@ fn rate(rate: f64) -> String {
     if rate >= 100.0 || rate == 0.0 { count(rate.round() as u64) } else { format!("{rate:.1}") }
 }
 
-/// A character as it may be shown. Names come from strangers: nothing of them may steer the terminal or hide.
+/// Replaces a character without a width. Names are untrusted: they must not control the terminal.
 fn shown(letter: char) -> char {
     if letter.width().is_some_and(|width| width > 0) { letter } else { '\u{fffd}' }
 }
@@ -267,14 +267,38 @@ fn clean(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Text that takes exactly so many columns.
+/// Text in exactly `width` columns. Text that is too long loses its middle: long ids often differ
+/// only at their ends.
+fn fit_middle(text: &str, width: usize) -> String {
+    let letters: Vec<char> = text.chars().map(shown).collect();
+    let columns = |letter: &char| letter.width().unwrap_or(1);
+    if width < 3 || letters.iter().map(columns).sum::<usize>() <= width {
+        return fit(text, width);
+    }
+    let count = |letters: &mut dyn Iterator<Item = &char>, width: usize| {
+        let mut used = 0;
+        letters
+            .take_while(|letter| {
+                used += columns(letter);
+                used <= width
+            })
+            .count()
+    };
+    let end = count(&mut letters.iter().rev(), (width - 1) / 2);
+    let start = count(&mut letters.iter(), width - 1 - (width - 1) / 2);
+    let start: String = letters[..start].iter().collect();
+    let end: String = letters[letters.len() - end..].iter().collect();
+    fit(&format!("{start}…{end}"), width)
+}
+
+/// Text in exactly `width` columns. Text that is too long loses its end.
 fn fit(text: &str, width: usize) -> String {
     let (mut fitted, mut used) = (String::new(), 0);
     let mut letters = text.chars().map(shown).peekable();
     while let Some(letter) = letters.next() {
         let more = letter.width().unwrap_or(1);
-        let room = if letters.peek().is_some() { width.saturating_sub(1) } else { width };
-        if used + more > room {
+        let available = if letters.peek().is_some() { width.saturating_sub(1) } else { width };
+        if used + more > available {
             if used < width {
                 fitted.push('…');
                 used += 1;
@@ -288,7 +312,7 @@ fn fit(text: &str, width: usize) -> String {
     fitted
 }
 
-/// A line without what goes beyond `width`.
+/// Truncates a line to `width` columns.
 fn cut(line: Line, width: usize) -> Line {
     let mut left = width;
     let mut pieces = Vec::new();

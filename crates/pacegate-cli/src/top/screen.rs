@@ -1,4 +1,4 @@
-//! The terminal: taken over while the view is on it, and given back however that ends.
+//! The terminal screen. It is restored when the command ends, also after a panic.
 
 use std::io::{Stdout, Write, stdout};
 use std::sync::Once;
@@ -12,7 +12,7 @@ use crossterm::{cursor, execute, queue};
 
 use super::frame::{Line, Style, View};
 
-/// The terminal, for as long as this lives.
+/// The alternate screen of the terminal. Dropping it restores the terminal.
 pub(super) struct Screen {
     out: Stdout,
 }
@@ -20,7 +20,7 @@ pub(super) struct Screen {
 impl Screen {
     pub(super) fn open() -> anyhow::Result<Self> {
         static HOOK: Once = Once::new();
-        HOOK.call_once(|| before_panics(give_back));
+        HOOK.call_once(|| before_panics(restore));
         let mut screen = Self { out: stdout() };
         enable_raw_mode()?;
         execute!(screen.out, EnterAlternateScreen, cursor::Hide)?;
@@ -57,17 +57,17 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
-/// Giving it back twice does no harm.
-fn give_back() {
+/// Restores the terminal. Calling it twice is harmless.
+fn restore() {
     let _ = execute!(stdout(), EndSynchronizedUpdate, LeaveAlternateScreen, cursor::Show);
     let _ = disable_raw_mode();
 }
 
-/// Has `first` done before a panic is reported, so that the report can be read.
+/// Runs `first` before a panic is reported, so that the report is visible.
 fn before_panics(first: impl Fn() + Send + Sync + 'static) {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -86,11 +86,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_gives_the_terminal_back_first() {
-        let given_back = Arc::new(AtomicBool::new(false));
-        let noted = given_back.clone();
-        before_panics(move || noted.store(true, Ordering::SeqCst));
+    fn panic_restores_the_terminal_first() {
+        let restored = Arc::new(AtomicBool::new(false));
+        let called = restored.clone();
+        before_panics(move || called.store(true, Ordering::SeqCst));
         assert!(std::panic::catch_unwind(|| panic!("on purpose")).is_err());
-        assert!(given_back.load(Ordering::SeqCst));
+        assert!(restored.load(Ordering::SeqCst));
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies that are announced or half sent must not fill the memory, nor keep other callers from being served.
+//! Announced or incomplete bodies must not fill the memory, and must not block other callers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,20 +10,21 @@ use pacegate_testkit::effort;
 use crate::callers::{alone, resident_bytes};
 use crate::process::Service;
 
-/// The memory that the process may have in use at any moment of an attack. Without optimisation, code and futures take more.
+/// Maximum resident memory during an attack. Debug builds need more.
 const RESIDENT_MAX: u64 = if cfg!(debug_assertions) { 280_000_000 } else { 150_000_000 };
-/// The connections of an attack over gRPC, and the streams that each tries to open: twice as many as `server.max_streams` allows.
+/// Number of gRPC connections of an attack, and of the streams that each tries to open: twice as
+/// many as `server.max_streams` allows.
 const CONNECTIONS: usize = 24;
 const STREAMS: usize = 256;
-/// A message that the service would accept if it arrived.
+/// The announced length of a message, which the service would accept.
 const ANNOUNCED: u32 = 260_000;
-const CHECK: &str = r#"{"user_id":"someone-else","endpoint":"/x","limit":1000000,"window_seconds":60}"#;
+const CHECK: &str = r#"{"user_id":"other-user","endpoint":"/x","limit":1000000,"window_seconds":60}"#;
 
-/// What was seen during an attack.
+/// Observations during an attack.
 #[derive(Debug, Default)]
 struct Seen {
     resident: u64,
-    /// Statuses of the other caller's checks.
+    /// Statuses of the checks of another caller.
     statuses: Vec<String>,
 }
 
@@ -52,7 +53,7 @@ fn start(require_key: bool) -> Service {
     Service::start(&[], &environment)
 }
 
-/// A check with a key. Its head and its body are sent apart, as many clients do.
+/// Sends a check with a key. Its head and body are sent separately, as many clients do.
 fn check(service: &Service) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(service.url.trim_start_matches("http://"))?;
     stream.set_nodelay(true)?;
@@ -68,7 +69,7 @@ fn check(service: &Service) -> std::io::Result<String> {
     Ok(response.split(' ').nth(1).unwrap_or_default().to_owned())
 }
 
-/// Runs attackers side by side. Meanwhile another caller makes checks, and the process is weighed.
+/// Runs attackers in parallel, while another caller sends checks and the memory is measured.
 fn attack(service: &Service, attackers: Vec<Box<dyn FnOnce() + Send + '_>>) -> Seen {
     let mut seen = Seen::default();
     thread::scope(|scope| {
@@ -87,7 +88,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The head of a request over gRPC, as HPACK literals.
+/// The head of a gRPC request, as HPACK literals.
 fn head(method: &str) -> Vec<u8> {
     let mut head = vec![0x83, 0x86];
     for (name, value) in
@@ -100,11 +101,11 @@ fn head(method: &str) -> Vec<u8> {
     head
 }
 
-/// A connection of an attacker over gRPC, which keeps as many streams open as it may.
+/// A gRPC connection of an attacker with the maximum number of streams.
 struct Streams {
     stream: TcpStream,
     incoming: Vec<u8>,
-    /// How much the service lets this connection send.
+    /// The flow-control window of the connection.
     window: usize,
     open: Vec<u32>,
     next: u32,
@@ -120,7 +121,8 @@ impl Streams {
         Ok(Self { stream, incoming: Vec::new(), window: 65_535, open: Vec::new(), next: 1 })
     }
 
-    /// Begins up to `most` streams, each with the five bytes that announce a message, until there are as many as there can be.
+    /// Opens up to `most` streams within the maximum, each with the five bytes that announce a
+    /// message.
     fn announce(&mut self, most: usize) -> std::io::Result<()> {
         let prefix = [&[0][..], &ANNOUNCED.to_be_bytes()].concat();
         for _ in 0..most.min(STREAMS - self.open.len()) {
@@ -139,16 +141,16 @@ impl Streams {
 
     /// Sends a piece of the message on each stream.
     fn send(&mut self, piece: &[u8]) -> std::io::Result<()> {
-        for place in 0..self.open.len() {
+        for index in 0..self.open.len() {
             if self.window >= piece.len() {
-                self.stream.write_all(&frame(0, 0, self.open[place], piece))?;
+                self.stream.write_all(&frame(0, 0, self.open[index], piece))?;
                 self.window -= piece.len();
             }
         }
         Ok(())
     }
 
-    /// Takes what the service has sent: room for more, and the ends of streams.
+    /// Reads the frames of the service: window updates and ends of streams.
     fn receive(&mut self) -> std::io::Result<()> {
         let mut buffer = [0; 16 * 1024];
         match self.stream.read(&mut buffer) {
@@ -176,12 +178,12 @@ impl Streams {
     }
 }
 
-/// Announces messages on as many streams as there can be, and sends the first of `piece` on each, again and again.
+/// Announces messages on the maximum number of streams, and repeatedly sends `piece` on each.
 fn announce(address: &str, piece: &[u8]) -> std::io::Result<()> {
     let mut streams = Streams::connect(address)?;
     streams.announce(STREAMS)?;
     for _ in 0..effort(75, 750) {
-        // Streams that were refused are replaced, but not as fast as possible: this is about memory.
+        // Replace rejected streams slowly: this attack is about memory.
         streams.announce(2)?;
         if !piece.is_empty() {
             streams.send(piece)?;
@@ -206,7 +208,7 @@ fn announced(require_key: bool, piece: &[u8]) -> Seen {
     attack(&service, (0..CONNECTIONS).map(attacker).collect())
 }
 
-/// Sends the head of a check and all of its body but the last byte, and keeps the connection open.
+/// Sends a check without the last byte of its body, and keeps the connection open.
 fn send_half(address: &str) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;

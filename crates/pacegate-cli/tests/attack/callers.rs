@@ -1,6 +1,6 @@
-//! What the attacks have in common: the size of the service's process, and a caller whose service must not suffer.
+//! Helpers of the attacks: the memory of the service, and a caller that must not be affected.
 
-#![allow(dead_code, unreachable_pub, reason = "each attack uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each attack uses only a part")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 
 use crate::process::Service;
 
-/// Held by an attack while it runs: they are measured, so they do not run beside each other.
+/// Held by an attack while it runs, so that measurements do not affect each other.
 pub fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets the service have the processor first, as if this thread ran on another machine.
+/// Lowers the priority of this thread, as if it ran on another machine.
 pub(crate) fn yield_to_service() {
     rustix::process::setpriority_process(None, 19).unwrap();
 }
 
-/// Memory that the process has in use, in bytes.
+/// Resident memory of the process, in bytes.
 pub(crate) fn resident_bytes(service: &Service) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", service.process.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// The value below which the given share of the durations lies.
+/// The quantile of the durations.
 pub(crate) fn quantile(durations: &mut [Duration], share: f64) -> Duration {
     durations.sort_unstable();
     #[allow(
@@ -36,11 +36,11 @@ pub(crate) fn quantile(durations: &mut [Duration], share: f64) -> Duration {
         clippy::cast_precision_loss,
         reason = "a few thousand"
     )]
-    let place = ((durations.len() as f64 - 1.0) * share).round() as usize;
-    durations[place]
+    let index = ((durations.len() as f64 - 1.0) * share).round() as usize;
+    durations[index]
 }
 
-/// How long a call takes, with its result.
+/// The result of a call, and the time it takes.
 #[allow(clippy::disallowed_methods, reason = "measures the service from outside")]
 pub(crate) fn timed<T>(call: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
@@ -48,7 +48,7 @@ pub(crate) fn timed<T>(call: impl FnOnce() -> T) -> (T, Duration) {
     (result, start.elapsed())
 }
 
-/// A caller that keeps its connection.
+/// A caller with one connection.
 pub struct Caller(BufReader<TcpStream>);
 
 impl Caller {
@@ -58,12 +58,12 @@ impl Caller {
         Self(BufReader::new(stream))
     }
 
-    /// Sends a request and reads the whole answer; says its status.
+    /// Sends a request and returns the status of the response.
     pub fn post(&mut self, path: &str, body: &str) -> u16 {
         self.ask(path, body).0
     }
 
-    /// The same, with the body of the answer.
+    /// Sends a request and returns the status and the body of the response.
     pub fn ask(&mut self, path: &str, body: &str) -> (u16, String) {
         let head = "host: x\r\ncontent-type: application/json\r\ncontent-length:";
         let request = format!("POST {path} HTTP/1.1\r\n{head} {}\r\n\r\n{body}", body.len());
@@ -81,8 +81,8 @@ impl Caller {
                 break;
             }
         }
-        let mut answer = vec![0; length];
-        self.0.read_exact(&mut answer).unwrap();
-        (status, String::from_utf8(answer).unwrap())
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        (status, String::from_utf8(body).unwrap())
     }
 }

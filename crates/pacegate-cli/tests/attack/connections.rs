@@ -1,4 +1,4 @@
-//! Connections and streams that say nothing must not keep others out.
+//! Silent connections and streams must not block others.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,10 +16,10 @@ use tonic::transport::Endpoint;
 use crate::callers::{alone, timed};
 use crate::process::{Service, file};
 
-/// An innocent caller is answered within this time or not at all: attackers are let go much later.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time within which other callers need a response. Attackers are disconnected much later.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Longer than any attack, so that nothing but the service's own bounds can end it.
+/// Longer than any attack, so that only the bounds on connections can end it.
 const IDLE: &str = "idle_timeout: 10m, request_timeout: 10m";
 
 fn start(directory: &tempfile::TempDir, server: &str) -> Service {
@@ -31,7 +31,7 @@ fn address(url: &str) -> SocketAddr {
     url.trim_start_matches("http://").parse().unwrap()
 }
 
-/// So many connections, from as many of the machine's own addresses as are given; those that are refused are left out.
+/// Opens `count` connections from `sources` loopback addresses. Refused ones are left out.
 fn connections(
     runtime: &Runtime,
     target: SocketAddr,
@@ -45,7 +45,7 @@ fn connections(
         for source in sources {
             let socket = TcpSocket::new_v4().unwrap();
             socket.bind(SocketAddr::from((source, 0))).unwrap();
-            // The queue of the operating system may be full, which is as good.
+            // The queue of the operating system can be full, which serves the attack as well.
             let connected = tokio::time::timeout(Duration::from_millis(200), socket.connect(target)).await;
             if let Ok(Ok(stream)) = connected {
                 streams.push(stream.into_std().unwrap());
@@ -58,32 +58,32 @@ fn connections(
     streams
 }
 
-/// Asks for the health on a connection of its own, from 127.0.0.1; the time until it is answered.
+/// Sends a health check on a new connection from 127.0.0.1. Returns the time until the response.
 fn probe(target: SocketAddr) -> Duration {
-    let (answer, took) = timed(|| {
-        let mut stream = TcpStream::connect_timeout(&target, PATIENCE).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (response, took) = timed(|| {
+        let mut stream = TcpStream::connect_timeout(&target, TIMEOUT).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
     });
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     took
 }
 
 #[test]
-fn silent_clients_do_not_shut_out_the_health_probe() {
+fn silent_clients_do_not_block_the_health_check() {
     let _alone = alone();
-    let (clients, places) = effort((220, 200), (10_100, 10_000));
+    let (clients, max_connections) = effort((220, 200), (10_100, 10_000));
     let directory = tempfile::tempdir().unwrap();
-    let service = start(&directory, &format!("max_connections: {places}, {IDLE}"));
+    let service = start(&directory, &format!("max_connections: {max_connections}, {IDLE}"));
     let runtime = Runtime::new().unwrap();
     let before = probe(address(&service.url));
     let silent = connections(&runtime, address(&service.url), 100, clients, "");
     let during = probe(address(&service.url));
     println!(
-        "PASS attack_connections_silent clients={} places={places} probe_before_ms={} probe_ms={}",
+        "PASS attack_connections_silent clients={} max_connections={max_connections} probe_before_ms={} probe_ms={}",
         silent.len(),
         before.as_millis(),
         during.as_millis()
@@ -91,20 +91,19 @@ fn silent_clients_do_not_shut_out_the_health_probe() {
 }
 
 #[test]
-fn slow_clients_of_one_address_do_not_shut_out_others() {
+fn slow_clients_of_one_address_do_not_block_others() {
     let _alone = alone();
     let clients = effort(120, 1_000);
     let directory = tempfile::tempdir().unwrap();
     let service = start(&directory, &format!("max_connections: {}, {IDLE}", effort(100, 1_000)));
     let runtime = Runtime::new().unwrap();
-    // A head with a body that never comes: none of these connections is idle.
+    // The body never arrives, so none of these connections is idle.
     let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n";
     let slow = connections(&runtime, address(&service.url), 1, clients, head);
     let probes: Vec<Duration> = (0..10).map(|_| probe(address(&service.url))).collect();
     let response = service.post("/v1/rate-limit/check", "", r#"{"user_id":"u","endpoint":"/"}"#);
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-    let refused = service.ask("GET", "/readyz", "").unwrap();
-    assert_eq!(refused.0, 200);
+    assert_eq!(service.ask("GET", "/readyz", "").unwrap().0, 200);
     println!(
         "PASS attack_connections_slow clients={} probe_max_ms={}",
         slow.len(),
@@ -113,7 +112,7 @@ fn slow_clients_of_one_address_do_not_shut_out_others() {
 }
 
 #[test]
-fn idle_streams_do_not_hold_their_places() {
+fn idle_streams_are_closed() {
     let _alone = alone();
     let streams = 100;
     let directory = tempfile::tempdir().unwrap();
@@ -122,7 +121,7 @@ fn idle_streams_do_not_hold_their_places() {
     let runtime = Runtime::new().unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", service.grpc)).unwrap();
     let ended = runtime.block_on(async {
-        let mut answers = Vec::new();
+        let mut opened = Vec::new();
         for _ in 0..streams {
             let mut client = RateLimiterClient::new(endpoint.connect().await.unwrap());
             let one =
@@ -130,15 +129,15 @@ fn idle_streams_do_not_hold_their_places() {
             let messages = tokio_stream::once(one).chain(tokio_stream::pending());
             let mut stream = client.check_stream(messages).await.unwrap().into_inner();
             stream.message().await.unwrap().unwrap();
-            answers.push((client, stream));
+            opened.push((client, stream));
         }
-        // All places are taken; an innocent caller gets one as streams end.
-        let mut innocent = RateLimiterClient::new(endpoint.connect_lazy());
+        // All connections are used; another caller gets one when streams end.
+        let mut other = RateLimiterClient::new(endpoint.connect_lazy());
         let check = CheckRequest { identifier: "v".into(), endpoint: "/".into(), ..CheckRequest::default() };
-        tokio::time::timeout(PATIENCE, innocent.check_rate_limit(check)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, other.check_rate_limit(check)).await.unwrap().unwrap();
         let mut ended = 0;
-        for (_, stream) in &mut answers {
-            let end = tokio::time::timeout(PATIENCE, stream.message()).await.unwrap().unwrap_err();
+        for (_, stream) in &mut opened {
+            let end = tokio::time::timeout(TIMEOUT, stream.message()).await.unwrap().unwrap_err();
             ended += u32::from(end.code() == Code::Unavailable);
         }
         ended

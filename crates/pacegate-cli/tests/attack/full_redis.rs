@@ -1,4 +1,4 @@
-//! A flood of new keys on a full Redis must not free users who are over their limit.
+//! A flood of new keys on a full Redis must not reset users that are over their limit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -46,21 +46,21 @@ impl Caller {
         self.ask("/v1/rate-limit/check", &format!(r#"{{"user_id":"{user}","endpoint":"/login"}}"#))
     }
 
-    /// Checks 1,000 users that were made up; how many were answered by the failure mode.
+    /// Checks 1,000 new users. Returns how many were decided by the failure mode.
     fn fill(&mut self, made_up: &AtomicUsize) -> usize {
         let first = made_up.fetch_add(1_000, Ordering::Relaxed);
         let checks: Vec<String> = (first..first + 1_000)
             .map(|user| format!(r#"{{"user_id":"made-up-{user}","endpoint":"/login"}}"#))
             .collect();
         let body = format!(r#"{{"checks":[{}]}}"#, checks.join(","));
-        let answer = self.ask("/v1/rate-limit/batch-check", &body);
-        let results = answer["results"].as_array().unwrap();
+        let response = self.ask("/v1/rate-limit/batch-check", &body);
+        let results = response["results"].as_array().unwrap();
         results.iter().filter(|result| result["reason"] == "FAIL_OPEN").count()
     }
 }
 
 #[test]
-fn flood_makes_no_more_keys_than_its_budget() {
+fn flood_creates_at_most_its_budget_of_keys() {
     let _alone = alone();
     let server = RedisServer::start();
     let directory = tempfile::tempdir().unwrap();
@@ -73,19 +73,19 @@ fn flood_makes_no_more_keys_than_its_budget() {
     let made_up = AtomicUsize::new(0);
     let ((), took) = timed(|| {
         for _ in 0..effort(3, 100) {
-            assert_eq!(caller.fill(&made_up), 0, "no limit is turned off");
+            assert_eq!(caller.fill(&made_up), 0, "no limit fails open");
         }
     });
     let flooded = made_up.load(Ordering::Relaxed);
     let keys: u64 = server.command(&["DBSIZE"]).parse().unwrap();
-    // What is on its way when the budget is spent is made: one round trip of a batch.
+    // Keys of a batch in flight are still created when the budget is spent.
     let most = (took.as_secs() + 2) * (per_second + 128);
     assert!(keys <= most && keys < flooded as u64, "{keys} keys of {flooded} in {took:?}");
     println!("PASS attack_full_redis_budget made_up={flooded} keys={keys} most={most}");
 }
 
 #[test]
-fn full_redis_frees_no_limited_user() {
+fn full_redis_resets_no_limited_user() {
     let _alone = alone();
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let directory = tempfile::tempdir().unwrap();

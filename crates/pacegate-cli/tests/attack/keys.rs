@@ -1,4 +1,4 @@
-//! A caller guesses API keys as fast as it can, from the address that others come from as well.
+//! A caller guesses API keys from the same address as valid callers.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -13,11 +13,11 @@ use tempfile::TempDir;
 use crate::callers::{alone, timed};
 use crate::process::{Service, file, pacegate};
 
-/// An admin key that a list of common words has.
+/// A weak admin key.
 const SHORT: &str = "changeme1";
 const GUESSERS: usize = 4;
 
-/// A service whose log can be read.
+/// A service that logs to a file.
 fn start(directory: &TempDir, admin_key: &str) -> Service {
     let config = file(directory.path(), "server: {require_key: true}\n");
     let log = File::create(directory.path().join("log")).unwrap();
@@ -29,7 +29,7 @@ fn start(directory: &TempDir, admin_key: &str) -> Service {
     )
 }
 
-/// A connection that is used again and again.
+/// A client with one connection.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -39,7 +39,7 @@ impl Client {
         Self(BufReader::new(stream))
     }
 
-    /// The status of the answer, and its body.
+    /// Sends a request and returns the status and the body of the response.
     fn ask(&mut self, method: &str, path: &str, key: &str, body: &str) -> (u16, String) {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -69,7 +69,7 @@ impl Client {
 }
 
 #[test]
-fn guessing_keys_is_bounded_and_locks_no_valid_key_out() {
+fn guessing_keys_is_bounded_and_does_not_lock_out_valid_keys() {
     let _alone = alone();
     let directory = TempDir::new().unwrap();
     let service = start(&directory, SHORT);
@@ -77,7 +77,7 @@ fn guessing_keys_is_bounded_and_locks_no_valid_key_out() {
     let mut checkers: Vec<String> = (0..10).map(|_| admin.created_key(SHORT, "checker")).collect();
     let check = r#"{"user_id":"u","endpoint":"/","limit":1000000,"window_seconds":60}"#;
     let (done, tried, guessed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let (mut served, mut refused) = (0, Vec::new());
+    let (mut served, mut rejected) = (0, Vec::new());
     let ((), took) = timed(|| {
         thread::scope(|scope| {
             for guesser in 0..GUESSERS {
@@ -88,13 +88,14 @@ fn guessing_keys_is_bounded_and_locks_no_valid_key_out() {
                         if done.load(Ordering::Relaxed) {
                             break;
                         }
-                        // Some are as long as keys are, some are words, and one of those is right.
+                        // Some guesses have the format of keys, some are words, and one of those is
+                        // right.
                         let key = match guess % 3 {
                             0 => format!("pgk_{guesser:016x}_{guess:064x}"),
                             1 => format!("changeme-{guess}"),
                             _ => SHORT.to_owned(),
                         };
-                        // What is tried before the lock-out is not bounded by it.
+                        // Guesses before the lock-out are not bounded by it.
                         let key = if guess < 20 { format!("guess-{guesser}-{guess}") } else { key };
                         let (status, _) = client.ask("GET", "/api/v1/rules", &key, "");
                         tried.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +103,7 @@ fn guessing_keys_is_bounded_and_locks_no_valid_key_out() {
                     }
                 });
             }
-            // The lock-out has begun before a key is used for the first time.
+            // The lock-out begins before a valid key is used for the first time.
             while tried.load(Ordering::Relaxed) < 200 {
                 thread::sleep(Duration::from_millis(10));
             }
@@ -113,7 +114,7 @@ fn guessing_keys_is_bounded_and_locks_no_valid_key_out() {
                     let (status, body) = client.ask("POST", "/v1/rate-limit/check", key, check);
                     served += u64::from(status == 200);
                     if status != 200 {
-                        refused.push(format!("round {round}: {status} {body}"));
+                        rejected.push(format!("round {round}: {status} {body}"));
                     }
                 }
             }
@@ -121,23 +122,26 @@ fn guessing_keys_is_bounded_and_locks_no_valid_key_out() {
         });
     });
     let (tried, guessed) = (tried.into_inner(), guessed.into_inner());
-    assert!(refused.is_empty(), "{} of {} were refused: {:?}", refused.len(), served, refused.first());
-    // Twenty in any minute; requests that came at the same moment as the last one are answered as it is.
+    assert!(rejected.is_empty(), "{} of {} were rejected: {:?}", rejected.len(), served, rejected.first());
+    // 20 in any minute, and requests that are concurrent with the last one.
     let minutes = took.as_secs() / 60 + 1;
     let allowed = minutes * 20 + GUESSERS as u64;
-    assert!(guessed <= allowed, "{guessed} of {tried} guesses were answered, expected at most {allowed}");
+    assert!(
+        guessed <= allowed,
+        "{guessed} of {tried} guesses were tried against the catalog, expected at most {allowed}"
+    );
     let log = std::fs::read_to_string(directory.path().join("log")).unwrap();
     let lines = log.lines().filter(|line| line.contains("API key rejected")).count() as u64;
     assert!((1..=took.as_secs() + 2).contains(&lines), "{lines} lines in {took:?}");
     checkers.push(SHORT.to_owned());
-    assert!(checkers.iter().all(|key| !log.contains(key.as_str())), "a key is in the log");
+    assert!(checkers.iter().all(|key| !log.contains(key.as_str())), "the log contains no key");
     let (_, metrics) = Client::new(&service).ask("GET", "/metrics", &checkers[0], "");
     let locked =
         metrics.lines().find(|line| line.starts_with("pacegate_refused_keys_total{reason=\"locked_out\"}"));
     let locked: u64 = locked.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
     assert_eq!(locked, tried - guessed);
     println!(
-        "PASS attack_keys guesses={tried} answered={guessed} valid_served={served} valid_refused=0 log_lines={lines} seconds={}",
+        "PASS attack_keys guesses={tried} tried={guessed} valid_served={served} valid_rejected=0 log_lines={lines} seconds={}",
         took.as_secs()
     );
 }

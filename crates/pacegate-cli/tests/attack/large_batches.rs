@@ -11,12 +11,12 @@ use pacegate_testkit::server::{Postgres, RedisCluster, RedisServer};
 use crate::callers::{Caller, alone, quantile, timed, yield_to_service};
 use crate::process::{Service, file};
 
-/// A user that is over its limit long before the attack begins.
+/// A check of a user that is over its limit before the attack begins.
 const LOGIN: &str = r#"{"user_id":"victim","endpoint":"/login"}"#;
-/// A decision that the store did not make.
+/// The reason of a decision without the store.
 const FAIL_OPEN: &str = "FAIL_OPEN";
 
-/// `checks` checks of as many users, each with further identities, whose names differ from `round` to `round`.
+/// A batch of `checks` checks with several identities each, which differ in each `round`.
 fn batch(checks: usize, identities: usize, round: usize) -> String {
     let mut body = String::from(r#"{"checks":["#);
     for check in 0..checks {
@@ -32,66 +32,70 @@ fn batch(checks: usize, identities: usize, round: usize) -> String {
     body
 }
 
-/// How the caller of single checks fared.
+/// The results of single checks.
 struct Served {
     p50: Duration,
     p99: Duration,
     fail_open: usize,
-    /// Checks of the user over its limit that passed, and that got no decision.
+    /// Number of checks of the user over its limit that were allowed, and without a decision.
     passed: usize,
-    refused: usize,
+    rejected: usize,
 }
 
 /// Sends `checks` single checks at a steady pace.
 fn single_checks(service: &Service, checks: usize) -> Served {
     let mut caller = Caller::connect(service);
-    let mut served = Served { p50: Duration::ZERO, p99: Duration::ZERO, fail_open: 0, passed: 0, refused: 0 };
+    let mut served =
+        Served { p50: Duration::ZERO, p99: Duration::ZERO, fail_open: 0, passed: 0, rejected: 0 };
     let mut took = Vec::new();
     for _ in 0..checks {
         let ((status, body), took_one) = timed(|| caller.ask("/v1/rate-limit/check", LOGIN));
         took.push(took_one);
         served.fail_open += usize::from(body.contains(FAIL_OPEN));
         served.passed += usize::from(status == 200);
-        served.refused += usize::from(status == 503);
+        served.rejected += usize::from(status == 503);
         thread::sleep(Duration::from_millis(10));
     }
     (served.p50, served.p99) = (quantile(&mut took, 0.5), quantile(&mut took, 0.99));
     served
 }
 
-/// How large the attack is.
+/// The size of an attack.
 struct Attack {
     name: &'static str,
     connections: usize,
     checks: usize,
     identities: usize,
-    /// The least time from the start of one batch of a connection to the next.
+    /// Minimum time between the starts of two batches of a connection.
     pause: Duration,
 }
 
-/// Runs the attack beside a caller of single checks, and compares it with the same caller before the attack.
+/// Runs the attack next to a caller of single checks, and compares it with the same caller before
+/// the attack.
 fn run(attack: &Attack, service: &Service) {
-    let innocent = effort(100, 1_000);
+    let singles = effort(100, 1_000);
     // The first logins use up the limit.
     single_checks(service, 10);
-    let quiet = single_checks(service, innocent);
-    assert_eq!((quiet.fail_open, quiet.passed, quiet.refused), (0, 0, 0), "before the attack");
+    let quiet = single_checks(service, singles);
+    assert_eq!((quiet.fail_open, quiet.passed, quiet.rejected), (0, 0, 0), "before the attack");
 
     let over = AtomicBool::new(false);
-    let [answered, refused, fail_open] = [const { AtomicUsize::new(0) }; 3];
+    let [decided_batches, rejected, fail_open] = [const { AtomicUsize::new(0) }; 3];
     let attacked = thread::scope(|scope| {
         for connection in 0..attack.connections {
-            let (over, answered, refused, fail_open) = (&over, &answered, &refused, &fail_open);
+            let (over, decided_batches, rejected, fail_open) =
+                (&over, &decided_batches, &rejected, &fail_open);
             scope.spawn(move || {
                 yield_to_service();
                 let mut caller = Caller::connect(service);
                 for round in 0.. {
                     let body = batch(attack.checks, attack.identities, connection * 1_000 + round % 4);
-                    let ((status, answer), took) = timed(|| caller.ask("/v1/rate-limit/batch-check", &body));
+                    let ((status, response), took) =
+                        timed(|| caller.ask("/v1/rate-limit/batch-check", &body));
                     let decided = usize::from(status == 200);
-                    answered.fetch_add(decided, Ordering::Relaxed);
-                    refused.fetch_add(1 - decided, Ordering::Relaxed);
-                    fail_open.fetch_add(answer.matches(FAIL_OPEN).count(), Ordering::Relaxed);
+                    decided_batches.fetch_add(decided, Ordering::Relaxed);
+                    rejected.fetch_add(1 - decided, Ordering::Relaxed);
+                    fail_open.fetch_add(response.matches(FAIL_OPEN).count(), Ordering::Relaxed);
                     if over.load(Ordering::Relaxed) {
                         break;
                     }
@@ -99,51 +103,53 @@ fn run(attack: &Attack, service: &Service) {
                 }
             });
         }
-        // Every attacker has its first batch under way.
+        // Every attacker has its first batch in flight.
         thread::sleep(Duration::from_millis(100));
-        let attacked = single_checks(service, innocent);
+        let attacked = single_checks(service, singles);
         over.store(true, Ordering::Relaxed);
         attacked
     });
-    let [answered, refused, own] = [answered, refused, fail_open].map(AtomicUsize::into_inner);
+    let [decided_batches, rejected, own] =
+        [decided_batches, rejected, fail_open].map(AtomicUsize::into_inner);
     let Attack { name, connections, checks, identities, .. } = attack;
     let figures = format!(
-        "connections={connections} checks={checks} identities={identities} batches={answered} batches_refused={refused} \
-         batches_fail_open={own} single_checks={innocent} fail_open={} passed={} refused={} quiet_p50={:?} quiet_p99={:?} p50={:?} p99={:?}",
+        "connections={connections} checks={checks} identities={identities} batches={decided_batches} batches_rejected={rejected} \
+         batches_fail_open={own} single_checks={singles} fail_open={} passed={} rejected={} quiet_p50={:?} quiet_p99={:?} p50={:?} p99={:?}",
         attacked.fail_open,
         attacked.passed,
-        attacked.refused,
+        attacked.rejected,
         quiet.p50,
         quiet.p99,
         attacked.p50,
         attacked.p99,
     );
-    assert_eq!((attacked.fail_open, attacked.passed, attacked.refused), (0, 0, 0), "{figures}");
-    // A debug build beside other tests is given more time than the twice that the release build keeps. Service, store and attackers
-    // share the processors here, which costs a few milliseconds more.
+    assert_eq!((attacked.fail_open, attacked.passed, attacked.rejected), (0, 0, 0), "{figures}");
+    // At full size, the bound is twice the quiet latency and 3 ms, because the service, the store
+    // and the attackers share the processors. A debug build next to other tests gets more time.
     let slowest =
         effort(quiet.p99 * 20 + Duration::from_millis(200), quiet.p99 * 2 + Duration::from_millis(3));
     assert!(attacked.p99 <= slowest, "{figures}");
-    assert!(answered > 0, "the batches are decided too: {figures}");
-    // Each check of a batch says it up to three times. A busy machine may cost a debug build a piece of a batch.
-    let tolerated = effort(answered * checks / 10, 0);
+    assert!(decided_batches > 0, "batches are decided too: {figures}");
+    // Each check of a batch has the reason up to three times. A debug build on a busy machine can
+    // lose a piece of a batch.
+    let tolerated = effort(decided_batches * checks / 10, 0);
     assert!(own <= tolerated, "batches on a healthy store: {figures}");
     println!("PASS attack_large_batches_{name} {figures}");
 }
 
-/// A service with a limit on logins and one on whatever a batch counts by.
+/// A service with a limit on logins, and a default limit for the identities of batches.
 fn service(store: &str) -> Service {
     let directory = tempfile::tempdir().unwrap();
     let text = "rules:\n  - {name: logins, dimension: user, endpoint: /login, algorithm: gcra, limit: 5, window: 1h}\n\
                 default_limit: {algorithm: fixed_window, limit: 100000, window: 1m}\n";
     let config = file(directory.path(), text);
-    // The usual deadline, or one that a debug build beside other tests keeps.
+    // The default deadline at full size, or a longer one for debug builds.
     let timeout = [("PACEGATE_FAILURE__TIMEOUT", effort("500ms", "50ms"))];
     Service::start(&["--config", &config, "--store", store], &timeout)
 }
 
 #[test]
-fn large_batches_on_redis_leave_single_checks_to_the_store() {
+fn large_batches_on_redis_do_not_affect_single_checks() {
     let _alone = alone();
     let redis = RedisServer::start();
     let attack = Attack {
@@ -157,7 +163,7 @@ fn large_batches_on_redis_leave_single_checks_to_the_store() {
 }
 
 #[test]
-fn large_batches_on_a_cluster_leave_single_checks_to_the_store() {
+fn large_batches_on_a_cluster_do_not_affect_single_checks() {
     let _alone = alone();
     let cluster = RedisCluster::start(3, 0);
     let pause = Duration::from_millis(100);
@@ -166,7 +172,7 @@ fn large_batches_on_a_cluster_leave_single_checks_to_the_store() {
 }
 
 #[test]
-fn large_batches_on_a_database_leave_single_checks_to_the_store() {
+fn large_batches_on_a_database_do_not_affect_single_checks() {
     let _alone = alone();
     let database = Postgres::start();
     let pause = Duration::from_secs(1);

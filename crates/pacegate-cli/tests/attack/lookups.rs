@@ -1,4 +1,4 @@
-//! Made-up users must not slow down the checks of others.
+//! A flood of new users must not slow down the checks of others.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -10,9 +10,9 @@ use crate::callers::{Caller, alone, quantile, timed};
 use crate::process::{Service, file};
 
 const ATTACKERS: usize = 4;
-/// How many users an attacker checks at once.
+/// Number of users in a batch of an attacker.
 const BATCH: usize = 100;
-/// So many that each is checked seldom.
+/// Enough users that each is checked rarely.
 const USERS: usize = 300;
 
 fn check(caller: &mut Caller, user: &str) {
@@ -20,7 +20,8 @@ fn check(caller: &mut Caller, user: &str) {
     assert_eq!(status, 200, "{user}");
 }
 
-/// The median of known users' checks while attackers check the users that `of` names by attacker and number, and a user is changed now and then.
+/// The median latency of checks of known users while attackers check the users that `of` returns,
+/// and a user is changed regularly.
 fn median(
     service: &Service,
     changes: bool,
@@ -37,8 +38,8 @@ fn median(
                     if is_over.load(Ordering::Relaxed) {
                         break;
                     }
-                    let of = |place| of(attacker, number * BATCH + place);
-                    let check = |place| format!(r#"{{"user_id": "{}", "endpoint": "/"}}"#, of(place));
+                    let of = |index| of(attacker, number * BATCH + index);
+                    let check = |index| format!(r#"{{"user_id": "{}", "endpoint": "/"}}"#, of(index));
                     let checks: Vec<String> = (0..BATCH).map(check).collect();
                     let body = format!(r#"{{"checks": [{}]}}"#, checks.join(","));
                     assert_eq!(caller.post("/v1/rate-limit/batch-check", &body), 200);
@@ -75,7 +76,7 @@ fn median(
 }
 
 #[test]
-fn made_up_users_and_changes_leave_other_callers_alone() {
+fn flood_of_new_users_does_not_affect_other_callers() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let config = file(directory.path(), "default_limit: none\n");
@@ -87,12 +88,15 @@ fn made_up_users_and_changes_leave_other_callers_alone() {
         assert_eq!(service.ask("PUT", &path, r#"{"tier": "gold"}"#).unwrap().0, 200);
     }
     let (quiet, _) = median(&service, false, 0, |_, _| String::new());
-    // The same callers with a user who is known: what the machine takes, apart from look-ups.
+    // The same load with a known user shows the cost without lookups.
     let (busy, _) = median(&service, false, ATTACKERS, |_, _| "known-0".to_owned());
     let made_up = |attacker, number| format!("made-up-{attacker}-{number}");
     let (attacked, attacks) = median(&service, true, ATTACKERS, made_up);
     let most = (2 * busy).max(2 * quiet) + Duration::from_millis(effort(50, 5));
-    assert!(attacked <= most, "median {attacked:?}, {busy:?} beside known users, {quiet:?} alone");
+    assert!(
+        attacked <= most,
+        "median {attacked:?}, {busy:?} under load of a known user, {quiet:?} without load"
+    );
     let micros = |duration: Duration| duration.as_micros();
     println!(
         "PASS attack_lookups attacks={attacks} p50_quiet_us={} p50_busy_us={} p50_attacked_us={}",

@@ -1,5 +1,6 @@
-//! What hostile callers do to a service, run against the real binary on loopback. Each attack has the figure that the
-//! service must keep, and prints it as `PASS attack_NAME key=value`. `scripts/attack` runs them in full; here they are short.
+//! Attacks of hostile callers against the real binary on loopback. Each attack asserts a bound and
+//! prints its figures as `PASS attack_NAME key=value`. `scripts/attack` runs them at full size;
+//! here they are short.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,14 +13,14 @@
 #[path = "../process/mod.rs"]
 mod process;
 
+mod ad_hoc_limits;
 mod bodies;
-mod brought_limits;
 mod callers;
 mod connections;
 mod full_redis;
-mod give_backs;
 mod keys;
 mod large_batches;
 mod lookups;
 mod paths;
+mod refunds;
 mod usage;

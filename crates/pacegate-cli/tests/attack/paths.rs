@@ -1,5 +1,5 @@
-//! A client over its limit asks for the limited file in other spellings, through `pacegate proxy`, in front of servers that
-//! read odd paths each in their own way.
+//! A client over its limit requests the limited file in other spellings through `pacegate proxy`,
+//! in front of servers that normalise paths differently.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,11 +15,12 @@ use tempfile::TempDir;
 use crate::callers::alone;
 use crate::process::{file, pacegate, started};
 
-/// What is in the limited file, and nowhere else.
+/// The content of the limited file.
 const CONTENT: &str = "day,visits";
 const RULES: &str = "default_limit: none\nrules:\n  - {name: reports, dimension: ip, endpoint: /report.csv, method: GET, algorithm: fixed_window, limit: 1, window: 365d}\n";
 
-/// Reads a URL as browsers do, decodes its path and joins it to the directory, as small file servers in Node do.
+/// Parses a URL as browsers do, decodes its path and joins it to the directory, like small file
+/// servers in Node.
 const NODE: &str = r"
 const http = require('http'), fs = require('fs'), path = require('path');
 const [directory, port] = process.argv.slice(1);
@@ -35,10 +36,10 @@ http.createServer((request, response) => {
 }).listen(Number(port), '127.0.0.1');
 ";
 
-/// A process that ends with the test.
-struct Ended(Child);
+/// A process that is killed when the test ends.
+struct Killed(Child);
 
-impl Drop for Ended {
+impl Drop for Killed {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -76,10 +77,10 @@ fn node(directory: &Path, port: u16) -> Command {
     command
 }
 
-/// Starts an upstream; says where it listens.
-fn upstream(mut command: Command, port: u16) -> (Ended, String) {
+/// Starts an upstream and returns its address.
+fn upstream(mut command: Command, port: u16) -> (Killed, String) {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let child = Ended(child.unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program())));
+    let child = Killed(child.unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program())));
     let address = format!("127.0.0.1:{port}");
     for _ in 0..1_000 {
         if TcpStream::connect(&address).is_ok() {
@@ -90,32 +91,32 @@ fn upstream(mut command: Command, port: u16) -> (Ended, String) {
     panic!("{:?} does not listen", command.get_program());
 }
 
-fn proxy(directory: &Path, upstream: &str, config: &str) -> (Ended, String) {
+fn proxy(directory: &Path, upstream: &str, config: &str) -> (Killed, String) {
     let arguments =
         ["proxy", "--http", "127.0.0.1:0", "--upstream", &format!("http://{upstream}"), "--config"];
     let config = file(directory, config);
     let (process, _, line) = started(pacegate().args(arguments).arg(config).stderr(Stdio::null()));
     let address = line.trim().strip_prefix("pacegate proxy listening on http://").unwrap();
-    (Ended(process), address.split(',').next().unwrap().to_owned())
+    (Killed(process), address.split(',').next().unwrap().to_owned())
 }
 
-/// The answer to a request whose target is sent as it is.
+/// Sends a request with exactly this target and returns the response.
 fn ask(address: &str, method: &str, target: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     write!(stream, "{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    // A server may reset the connection after its answer.
-    let _ = stream.read_to_end(&mut answer);
-    String::from_utf8_lossy(&answer).into_owned()
+    let mut response = Vec::new();
+    // A server can reset the connection after its response.
+    let _ = stream.read_to_end(&mut response);
+    String::from_utf8_lossy(&response).into_owned()
 }
 
-fn status(answer: &str) -> &str {
-    answer.split(' ').nth(1).unwrap_or_default()
+fn status(response: &str) -> &str {
+    response.split(' ').nth(1).unwrap_or_default()
 }
 
 #[test]
-fn every_served_spelling_of_a_limited_path_is_counted_or_refused() {
+fn every_served_spelling_of_a_limited_path_is_counted_or_rejected() {
     let _alone = alone();
     let directory = TempDir::new().unwrap();
     let root = directory.path().join("root");
@@ -134,12 +135,12 @@ fn every_served_spelling_of_a_limited_path_is_counted_or_refused() {
             REPORT_SPELLINGS.iter().filter(is_served).copied().collect::<Vec<_>>()
         };
         let unlimited = served(&behind).len();
-        assert!(unlimited >= served_min, "{name} serves {unlimited} spellings: the table is too tame");
+        assert!(unlimited >= served_min, "{name} serves only {unlimited} spellings");
         for (setting, paths) in [("refuse", ""), ("decode", "paths: {encoded_slashes: decode}\n")] {
             let config = format!("{RULES}{paths}");
             let (_proxy, limited) = proxy(directory.path(), &behind, &config);
             assert!(ask(&limited, "GET", "/sub/").contains("the index") || name == "node");
-            // A HEAD request takes what a GET request would.
+            // A HEAD request is charged like a GET request.
             assert_eq!(status(&ask(&limited, "HEAD", "/report.csv")), "200", "{name}");
             assert_eq!(status(&ask(&limited, "GET", "/report.csv")), "429", "{name}");
             slipped.extend(served(&limited).into_iter().map(|spelling| (name, setting, spelling)));
@@ -148,6 +149,6 @@ fn every_served_spelling_of_a_limited_path_is_counted_or_refused() {
         }
         figures.push_str(&format!(" {name}_serves={unlimited}"));
     }
-    assert!(slipped.is_empty(), "{} spellings are served uncounted: {slipped:?}", slipped.len());
+    assert!(slipped.is_empty(), "{} spellings are served without being counted: {slipped:?}", slipped.len());
     println!("PASS attack_paths spellings={} slipped=0{figures}", REPORT_SPELLINGS.len());
 }

@@ -1,4 +1,4 @@
-//! Made-up identifiers must not fill the memory, the catalog or the log.
+//! A flood of new identifiers must not fill the memory, the catalog or the log.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,12 +13,12 @@ use crate::callers::{Caller, alone, quantile, resident_bytes, timed};
 use crate::process::{Service, file};
 
 const CALLERS: usize = 4;
-/// As many as a body holds.
+/// The number of checks that fit into a body.
 const BATCH: usize = 200;
 const MEBIBYTE: u64 = 1 << 20;
 
 fn start(directory: &Path) -> Service {
-    // No counters: what is measured is what usage and the logs take.
+    // Without counters, so that only usage and logs are measured.
     let config = file(directory, "default_limit: none\n");
     let catalog = format!("sqlite://{}", directory.join("catalog.db").display());
     let environment = [("PACEGATE_CATALOG__URL", &*catalog), ("PACEGATE_ADMIN_KEY", "secret")];
@@ -30,7 +30,8 @@ fn catalog_bytes(directory: &Path) -> u64 {
     length("catalog.db") + length("catalog.db-wal")
 }
 
-/// Sends `checks` checks, made by `check` from their number, from several callers at once; one in a hundred is of the user `heavy`.
+/// Sends `checks` checks from several callers. One in a hundred is of the user `heavy`; `check`
+/// creates the others from their numbers.
 fn flood(service: &Service, checks: usize, check: impl Fn(usize) -> Value + Sync) {
     thread::scope(|scope| {
         for caller in 0..CALLERS {
@@ -59,7 +60,7 @@ fn withstands(name: &str, check: impl Fn(usize) -> Value + Sync) {
     let (memory, disk) = (resident_bytes(&service), catalog_bytes(directory.path()));
     flood(&service, checks, check);
     let memory = resident_bytes(&service).saturating_sub(memory);
-    // What has gathered is written at the end.
+    // Usage is written at shutdown.
     service.terminate();
     service.process.wait().unwrap();
     let disk = catalog_bytes(directory.path()).saturating_sub(disk);
@@ -69,18 +70,18 @@ fn withstands(name: &str, check: impl Fn(usize) -> Value + Sync) {
 
     let service = start(directory.path());
     let (_, usage) = service.ask("GET", "/api/v1/usage?identifier=heavy", "").unwrap();
-    assert_eq!(usage["usage"].as_array().map(Vec::len), Some(1), "the heaviest has a row: {usage}");
+    assert_eq!(usage["usage"].as_array().map(Vec::len), Some(1), "the heaviest user has a row: {usage}");
     println!("PASS attack_usage kind={name} checks={checks} memory_bytes={memory} catalog_bytes={disk}");
 }
 
 #[test]
-fn made_up_identifiers_fill_neither_memory_nor_catalog() {
+fn flood_of_identifiers_fills_neither_memory_nor_catalog() {
     let _alone = alone();
     withstands("identifiers", |number| json!({"user_id": format!("{number:0>1000}"), "endpoint": "/"}));
 }
 
 #[test]
-fn made_up_dimensions_fill_neither_memory_nor_catalog() {
+fn flood_of_dimensions_fills_neither_memory_nor_catalog() {
     let _alone = alone();
     let check = |number| {
         let dimension = format!("made-up-{number:0>56}");
@@ -90,11 +91,11 @@ fn made_up_dimensions_fill_neither_memory_nor_catalog() {
 }
 
 #[test]
-fn watchers_leave_checks_alone() {
+fn watchers_do_not_affect_checks() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let service = start(directory.path());
-    // As many identifiers as a node counts apart.
+    // The maximum number of identifiers that a node tracks.
     flood(&service, 16_000, |number| json!({"user_id": format!("user-{number}"), "endpoint": "/"}));
     let p99 = || {
         let mut caller = Caller::connect(&service);
@@ -107,7 +108,7 @@ fn watchers_leave_checks_alone() {
         quantile(&mut took, 0.99)
     };
     let alone = p99();
-    // As many as one key may have.
+    // The maximum number of streams per key.
     let watching: Vec<TcpStream> = (0..8).map(|_| watch(&service)).collect();
     let watched = p99();
     watching.into_iter().for_each(wait_for_figures);
@@ -120,7 +121,7 @@ fn watchers_leave_checks_alone() {
     );
 }
 
-/// Begins to watch; what comes is read later.
+/// Opens a stream of live figures.
 fn watch(service: &Service) -> TcpStream {
     let mut stream = TcpStream::connect(service.url.trim_start_matches("http://")).unwrap();
     let head = "GET /api/v1/live HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\nx-api-key: secret";
@@ -128,13 +129,13 @@ fn watch(service: &Service) -> TcpStream {
     stream
 }
 
-/// Reads until figures have come.
+/// Reads until figures arrive.
 fn wait_for_figures(mut stream: TcpStream) {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&text).contains("event: figures") {
         let length = stream.read(&mut buffer).unwrap();
-        assert_ne!(length, 0, "the watcher was refused: {}", String::from_utf8_lossy(&text));
+        assert_ne!(length, 0, "the watcher was rejected: {}", String::from_utf8_lossy(&text));
         text.extend_from_slice(&buffer[..length]);
     }
 }

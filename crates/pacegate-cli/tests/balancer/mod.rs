@@ -1,4 +1,5 @@
-//! Clients that spread their requests over two nodes as a load balancer does, try nothing twice, and count what becomes of each request.
+//! Clients that balance their requests over two nodes, never retry, and count the outcome of each
+//! request.
 
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -22,34 +23,34 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How often a node is asked whether it is ready.
+/// Time between two readiness probes of a node.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long its answer is believed.
+/// Time for which a probe is valid.
 const BELIEVED_FOR: Duration = Duration::from_millis(50);
-/// Whatever takes longer is not answered.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Time after which a request is lost.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What became of the requests.
+/// Outcomes of the requests.
 #[derive(Debug, Default)]
 pub struct Counts {
-    pub answered: AtomicU64,
-    /// Sent, and not answered as it should be.
+    pub completed: AtomicU64,
+    /// Sent, without the expected response.
     pub lost: AtomicU64,
-    /// Sent, and returned by the protocol itself: the node says that it did not begin with them.
+    /// Sent, and returned by the protocol as not processed.
     pub unprocessed: AtomicU64,
-    /// Not sent, since the connection was closed before.
+    /// Not sent, because the connection was closed before.
     pub unsent: AtomicU64,
-    /// Connections that could not be made.
+    /// Failed connections.
     pub refused: AtomicU64,
-    /// Answers that asked the client to leave.
+    /// Responses with `Connection: close`.
     pub asked_to_leave: AtomicU64,
     /// Why requests were lost.
     pub reasons: Mutex<Vec<String>>,
 }
 
 impl Counts {
-    pub fn answered(&self) -> u64 {
-        self.answered.load(Ordering::Relaxed)
+    pub fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Relaxed)
     }
 
     pub fn add(counter: &AtomicU64) {
@@ -58,10 +59,10 @@ impl Counts {
 
     pub fn note(&self, kind: &str, outcome: Result<(), Lost>) {
         match outcome {
-            Ok(()) => Self::add(&self.answered),
+            Ok(()) => Self::add(&self.completed),
             Err(Lost::Unsent) => Self::add(&self.unsent),
             Err(Lost::Unprocessed) => Self::add(&self.unprocessed),
-            Err(Lost::Unanswered(reason)) => {
+            Err(Lost::NoResponse(reason)) => {
                 Self::add(&self.lost);
                 self.reasons.lock().unwrap().push(format!("{kind}: {reason}"));
             }
@@ -69,12 +70,12 @@ impl Counts {
     }
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Clone, Debug)]
 pub enum Lost {
     Unsent,
     Unprocessed,
-    Unanswered(String),
+    NoResponse(String),
 }
 
 impl fmt::Display for Lost {
@@ -86,17 +87,17 @@ impl fmt::Display for Lost {
 impl Error for Lost {}
 
 impl Lost {
-    fn unanswered(reason: impl fmt::Debug) -> Self {
-        Self::Unanswered(format!("{reason:?}"))
+    fn no_response(reason: impl fmt::Debug) -> Self {
+        Self::NoResponse(format!("{reason:?}"))
     }
 }
 
-/// One of the nodes, as clients see it.
+/// A node, as clients see it.
 #[derive(Debug)]
 pub struct Node {
     pub http: SocketAddr,
     pub grpc: SocketAddr,
-    /// When it said last that it is ready.
+    /// The time of the last successful probe.
     ready: Mutex<Option<Instant>>,
 }
 
@@ -105,25 +106,25 @@ impl Node {
         Arc::new(Self { http, grpc, ready: Mutex::default() })
     }
 
-    /// Whether it takes requests, as far as is known.
+    /// Whether the node is ready, by the last probe.
     pub fn is_ready(&self) -> bool {
         self.ready.lock().unwrap().is_some_and(|at| at.elapsed() < BELIEVED_FOR)
     }
 
-    /// Keeps asking whether it is ready, until the task is aborted.
+    /// Probes the node until the task is aborted.
     pub async fn follow(self: Arc<Self>) {
         let mut sender = None;
         loop {
-            let said = timeout(BELIEVED_FOR, self.asked(&mut sender)).await.ok().flatten();
-            if said.is_none() {
+            let ready = timeout(BELIEVED_FOR, self.probe(&mut sender)).await.ok().flatten();
+            if ready.is_none() {
                 sender = None;
             }
-            *self.ready.lock().unwrap() = said.filter(|said| *said).map(|_| Instant::now());
+            *self.ready.lock().unwrap() = ready.filter(|ready| *ready).map(|_| Instant::now());
             sleep(LOOK_EVERY).await;
         }
     }
 
-    async fn asked(&self, sender: &mut Option<http1::SendRequest<Full<Bytes>>>) -> Option<bool> {
+    async fn probe(&self, sender: &mut Option<http1::SendRequest<Full<Bytes>>>) -> Option<bool> {
         if sender.as_ref().is_none_or(http1::SendRequest::is_closed) {
             *sender = Some(open_http1(self.http).await?);
         }
@@ -137,7 +138,7 @@ impl Node {
     }
 }
 
-/// Whoever spreads requests: the nodes, and what has become of the requests so far.
+/// The load balancer: the nodes, and the outcomes so far.
 #[derive(Clone, Debug)]
 pub struct Balancer {
     pub nodes: [Arc<Node>; 2],
@@ -146,7 +147,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// The next node that is ready, in turn; nothing when all is over.
+    /// Returns the next ready node, in turn. `None` at the end of the test.
     pub async fn next(&self, turn: usize) -> Option<usize> {
         loop {
             if self.stop.load(Ordering::Relaxed) {
@@ -188,32 +189,32 @@ impl Connection {
         }
     }
 
-    /// Sends a request, and takes its whole answer.
+    /// Sends a request and reads the whole response.
     pub async fn ask(&mut self, request: Request<String>) -> Result<Response<Bytes>, Lost> {
         let (parts, body) = request.into_parts();
         let sender = match self {
             Self::Http1(sender) => sender,
             Self::Http2(connection) => {
-                let answer = connection.ask(Request::from_parts(parts, ()), body.into());
-                return Ok(in_time(answer).await??.0);
+                let response = connection.ask(Request::from_parts(parts, ()), body.into());
+                return Ok(in_time(response).await??.0);
             }
         };
         let request = Request::from_parts(parts, Full::from(body));
-        let answer = in_time(sender.try_send_request(request)).await?.map_err(|failure| {
-            if failure.message().is_some() { Lost::Unsent } else { Lost::unanswered(failure.into_error()) }
+        let response = in_time(sender.try_send_request(request)).await?.map_err(|failure| {
+            if failure.message().is_some() { Lost::Unsent } else { Lost::no_response(failure.into_error()) }
         });
-        let (parts, body) = answer?.into_parts();
-        let body = in_time(body.collect()).await?.map_err(Lost::unanswered)?;
+        let (parts, body) = response?.into_parts();
+        let body = in_time(body.collect()).await?.map_err(Lost::no_response)?;
         Ok(Response::from_parts(parts, body.to_bytes()))
     }
 }
 
-async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Lost> {
-    timeout(ANSWER_WITHIN, answer).await.map_err(|_| Lost::Unanswered("no answer in time".to_owned()))
+async fn in_time<T>(response: impl Future<Output = T>) -> Result<T, Lost> {
+    timeout(TIMEOUT, response).await.map_err(|_| Lost::NoResponse("timed out".to_owned()))
 }
 
-/// A connection over HTTP/2 on which everything happens in turn. Clients that open streams in one task and read in another give up streams by themselves
-/// when a GOAWAY comes in between, which says nothing about the node.
+/// An HTTP/2 connection with one request at a time. Clients that open streams and read in different
+/// tasks can drop streams themselves at a GOAWAY, which is no fault of the node.
 pub struct Http2 {
     sender: h2::client::SendRequest<Bytes>,
     connection: Pin<Box<h2::client::Connection<TcpStream>>>,
@@ -225,7 +226,7 @@ impl Http2 {
         Some(Self { sender, connection: Box::pin(connection) })
     }
 
-    /// Takes note of what the node has said meanwhile.
+    /// Reads what the node has sent since.
     async fn is_usable(&mut self) -> bool {
         poll_fn(|context| {
             let ended = self.connection.as_mut().poll(context).is_ready();
@@ -234,10 +235,10 @@ impl Http2 {
         .await
     }
 
-    /// Sends a request, and takes its whole answer with its trailers.
+    /// Sends a request and reads the whole response with its trailers.
     async fn ask(&mut self, request: Request<()>, body: Bytes) -> Result<(Response<Bytes>, HeaderMap), Lost> {
         let (response, mut stream) = self.sender.send_request(request, false).map_err(|_| Lost::Unsent)?;
-        let answer = async {
+        let response = async {
             stream.send_data(body, true)?;
             let (parts, mut body) = response.await?.into_parts();
             let mut bytes = Vec::new();
@@ -249,17 +250,17 @@ impl Http2 {
             let trailers = body.trailers().await?.unwrap_or_default();
             Ok((Response::from_parts(parts, Bytes::from(bytes)), trailers))
         };
-        let mut answer = pin!(answer);
+        let mut response = pin!(response);
         let returned = |error: &h2::Error| {
             error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
         };
         poll_fn(|context| {
             let ended = self.connection.as_mut().poll(context).is_ready();
-            match answer.as_mut().poll(context) {
-                Poll::Ready(answer) => Poll::Ready(answer.map_err(|error| {
-                    if returned(&error) { Lost::Unprocessed } else { Lost::unanswered(error) }
+            match response.as_mut().poll(context) {
+                Poll::Ready(response) => Poll::Ready(response.map_err(|error| {
+                    if returned(&error) { Lost::Unprocessed } else { Lost::no_response(error) }
                 })),
-                Poll::Pending if ended => Poll::Ready(Err(Lost::unanswered("the connection ended"))),
+                Poll::Pending if ended => Poll::Ready(Err(Lost::no_response("the connection ended"))),
                 Poll::Pending => Poll::Pending,
             }
         })
@@ -267,7 +268,7 @@ impl Http2 {
     }
 }
 
-/// What tonic's clients send requests through: one connection, which is not made again.
+/// A connection for tonic's clients. It does not reconnect.
 #[derive(Clone)]
 pub struct Channel(Arc<AsyncMutex<Http2>>);
 
@@ -296,7 +297,7 @@ impl tower_service::Service<Request<tonic::body::Body>> for Channel {
         let connection = self.0.clone();
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let body = body.collect().await.map_err(Lost::unanswered)?.to_bytes();
+            let body = body.collect().await.map_err(Lost::no_response)?.to_bytes();
             let mut connection = connection.lock().await;
             let (response, trailers) = connection.ask(Request::from_parts(parts, ()), body).await?;
             Ok(response.map(|body| {
@@ -309,7 +310,7 @@ impl tower_service::Service<Request<tonic::body::Body>> for Channel {
     }
 }
 
-/// What tonic's clients send streams through.
+/// A connection for streams of tonic's clients.
 #[derive(Clone)]
 pub struct StreamChannel(http2::SendRequest<tonic::body::Body>);
 
@@ -340,10 +341,10 @@ impl tower_service::Service<Request<tonic::body::Body>> for StreamChannel {
     }
 }
 
-/// What became of a call: an answer, or what the connection said about it.
+/// The outcome of a call: a response, or the error of the connection.
 pub async fn outcome<T>(call: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, Lost> {
     in_time(call).await?.map_err(|status| {
         let lost = status.source().and_then(|source| source.downcast_ref::<Lost>());
-        lost.cloned().unwrap_or_else(|| Lost::unanswered(status))
+        lost.cloned().unwrap_or_else(|| Lost::no_response(status))
     })
 }

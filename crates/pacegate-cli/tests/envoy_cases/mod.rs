@@ -1,22 +1,23 @@
-//! What Envoy's rate limit service answers: a file, and what is asked when. It is what its source and its documentation say, written down by hand; no
-//! such service runs in these tests.
+//! Expected responses of Envoy's rate limit service: a file, and requests with their times. They
+//! are written by hand from its source and documentation; the service itself does not run in these
+//! tests.
 
 #![allow(missing_docs, unreachable_pub, reason = "the cases of one test")]
 
-/// A file, and requests with what becomes of each of their descriptors.
+/// A file, and requests with the result of each descriptor.
 pub struct Case {
     pub name: &'static str,
-    /// Of the domain `d`.
+    /// The descriptors of the domain `d`.
     pub descriptors: &'static [&'static str],
-    /// When, in microseconds from the beginning of all windows; what is asked; and what Envoy's service says, then ` => ` and what is said here, if
-    /// that is something else.
+    /// The time in microseconds since the start of all windows, the request, and the response of
+    /// Envoy's service, followed by ` => ` and the response of Pacegate if it differs.
     pub steps: &'static [(u64, &'static str, &'static str)],
 }
 
 #[rustfmt::skip]
 pub const CASES: &[Case] = &[
     Case {
-        name: "a window of a second begins and ends where the epoch says",
+        name: "windows of a second are aligned to the epoch",
         descriptors: &["{key: a, rate_limit: {unit: second, requests_per_unit: 2}}"],
         steps: &[
             (999_999, "d: a=1", "OK 1/2"), (999_999, "d: a=1", "OK 0/2"), (999_999, "d: a=1", "OVER 0/2"), (1_000_000, "d: a=1", "OK 1/2"),
@@ -24,7 +25,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a window of a minute begins and ends where the epoch says",
+        name: "windows of a minute are aligned to the epoch",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 2}}"],
         steps: &[
             (59_999_999, "d: a=1", "OK 1/2"), (59_999_999, "d: a=1", "OK 0/2"), (59_999_999, "d: a=1", "OVER 0/2"),
@@ -33,7 +34,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a window of an hour begins and ends where the epoch says",
+        name: "windows of an hour are aligned to the epoch",
         descriptors: &["{key: a, rate_limit: {unit: hour, requests_per_unit: 2}}"],
         steps: &[
             (3_599_999_999, "d: a=1", "OK 1/2"), (3_599_999_999, "d: a=1", "OK 0/2"), (3_599_999_999, "d: a=1", "OVER 0/2"),
@@ -42,7 +43,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a window of a day begins and ends where the epoch says",
+        name: "windows of a day are aligned to the epoch",
         descriptors: &["{key: a, rate_limit: {unit: day, requests_per_unit: 2}}"],
         steps: &[
             (86_399_999_999, "d: a=1", "OK 1/2"), (86_399_999_999, "d: a=1", "OK 0/2"), (86_399_999_999, "d: a=1", "OVER 0/2"),
@@ -51,7 +52,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a window of a week begins and ends where the epoch says",
+        name: "windows of a week are aligned to the epoch",
         descriptors: &["{key: a, rate_limit: {unit: week, requests_per_unit: 2}}"],
         steps: &[
             (604_799_999_999, "d: a=1", "OK 1/2"), (604_799_999_999, "d: a=1", "OK 0/2"), (604_799_999_999, "d: a=1", "OVER 0/2"),
@@ -60,7 +61,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a window of a month begins and ends where the epoch says",
+        name: "windows of a month are aligned to the epoch",
         descriptors: &["{key: a, rate_limit: {unit: month, requests_per_unit: 2}}"],
         steps: &[
             (2_591_999_999_999, "d: a=1", "OK 1/2"), (2_591_999_999_999, "d: a=1", "OK 0/2"), (2_591_999_999_999, "d: a=1", "OVER 0/2"),
@@ -69,7 +70,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a window of a year begins and ends where the epoch says",
+        name: "windows of a year are aligned to the epoch",
         descriptors: &["{key: a, rate_limit: {unit: year, requests_per_unit: 2}}"],
         steps: &[
             (31_535_999_999_999, "d: a=1", "OK 1/2"), (31_535_999_999_999, "d: a=1", "OK 0/2"), (31_535_999_999_999, "d: a=1", "OVER 0/2"),
@@ -94,7 +95,7 @@ pub const CASES: &[Case] = &[
         steps: &[(30_000_000, "d: a=1; b=1", "OK 1/2; OK 2/3"), (60_000_000, "d: a=1; b=1", "OK 1/2; OK 1/3")],
     },
     Case {
-        name: "a key alone limits each value by itself",
+        name: "a key without a value limits each value separately",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 1}}"],
         steps: &[(0, "d: a=1", "OK 0/1"), (0, "d: a=2", "OK 0/1"), (0, "d: a=1", "OVER 0/1"), (0, "d: b=1", "OK -")],
     },
@@ -104,7 +105,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=x", "OK 0/1"), (0, "d: a=x", "OVER 0/1"), (0, "d: a=xx", "OK -"), (0, "d: a=", "OK -")],
     },
     Case {
-        name: "two levels, a limit at the second alone",
+        name: "two levels, a limit only at the second",
         descriptors: &["{key: a, descriptors: [{key: b, rate_limit: {unit: minute, requests_per_unit: 1}}]}"],
         steps: &[
             (0, "d: a=1", "OK -"), (0, "d: a=1, b=1", "OK 0/1"), (0, "d: a=1, b=1", "OVER 0/1"), (0, "d: a=1, b=2", "OK 0/1"),
@@ -112,7 +113,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "two levels with a limit each count apart",
+        name: "two levels with a limit each count separately",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 2}, descriptors: [{key: b, rate_limit: {unit: minute, requests_per_unit: 1}}]}"],
         steps: &[
             (0, "d: a=1, b=1", "OK 0/1"), (0, "d: a=1, b=1", "OVER 0/1"), (0, "d: a=1", "OK 1/2"), (0, "d: a=1", "OK 0/2"),
@@ -136,7 +137,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "more entries than levels are not limited",
+        name: "requests with more entries than levels are unlimited",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 1}}"],
         steps: &[(0, "d: a=1, b=1", "OK -"), (0, "d: a=1, b=1", "OK -"), (0, "d: a=1", "OK 0/1")],
     },
@@ -151,7 +152,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=1, a=1", "OK 0/1"), (0, "d: a=1, a=1", "OVER 0/1"), (0, "d: a=1, a=2", "OK 0/1"), (0, "d: a=1", "OK 4/5")],
     },
     Case {
-        name: "an exact value goes before the key alone",
+        name: "an exact value takes precedence over a key without a value",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1}}",
             "{key: a, value: x, rate_limit: {unit: minute, requests_per_unit: 3}}",
@@ -159,7 +160,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=x", "OK 2/3"), (0, "d: a=y", "OK 0/1"), (0, "d: a=x", "OK 1/3"), (0, "d: a=y", "OVER 0/1")],
     },
     Case {
-        name: "an exact value goes before a wildcard that stands first",
+        name: "an exact value takes precedence over an earlier wildcard",
         descriptors: &[
             "{key: a, value: 'x*', rate_limit: {unit: minute, requests_per_unit: 1}}",
             "{key: a, value: xy, rate_limit: {unit: minute, requests_per_unit: 3}}",
@@ -167,7 +168,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=xy", "OK 2/3"), (0, "d: a=xz", "OK 0/1"), (0, "d: a=xz", "OVER 0/1")],
     },
     Case {
-        name: "a wildcard goes before the key alone that stands first",
+        name: "a wildcard takes precedence over an earlier key without a value",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1}}",
             "{key: a, value: 'x*', rate_limit: {unit: minute, requests_per_unit: 3}}",
@@ -188,7 +189,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=x1", "OK 0/1"), (0, "d: a=x2", "OK 0/1"), (0, "d: a=x1", "OVER 0/1"), (0, "d: a=x", "OK 0/1"), (0, "d: a=y", "OK -")],
     },
     Case {
-        name: "a star alone is any value",
+        name: "a single star matches any value",
         descriptors: &["{key: a, value: '*', rate_limit: {unit: minute, requests_per_unit: 1}}"],
         steps: &[(0, "d: a=x", "OK 0/1"), (0, "d: a=x", "OVER 0/1"), (0, "d: a=y", "OK 0/1"), (0, "d: a=", "OK 0/1")],
     },
@@ -206,17 +207,17 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a star in the middle (literal in Envoy's service; the import says so)",
+        name: "a star in the middle (literal in Envoy's service, noted by the import)",
         descriptors: &["{key: a, value: 'x*z', rate_limit: {unit: minute, requests_per_unit: 1}}"],
         steps: &[(0, "d: a=x*z", "OK 0/1"), (0, "d: a=xyz", "OK - => OK 0/1"), (0, "d: a=xy", "OK -")],
     },
     Case {
-        name: "a value that has a star itself",
+        name: "a value that contains a star",
         descriptors: &["{key: a, value: 'x*', rate_limit: {unit: minute, requests_per_unit: 2}}"],
         steps: &[(0, "d: a=x*", "OK 1/2"), (0, "d: a=x*", "OK 0/2"), (0, "d: a=x*", "OVER 0/2")],
     },
     Case {
-        name: "what was chosen is not given up again: exact value",
+        name: "no backtracking after an exact value",
         descriptors: &[
             "{key: a, value: x, descriptors: [{key: b, rate_limit: {unit: minute, requests_per_unit: 1}}]}",
             "{key: a, descriptors: [{key: c, rate_limit: {unit: minute, requests_per_unit: 1}}]}",
@@ -224,7 +225,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=x, c=1", "OK -"), (0, "d: a=y, c=1", "OK 0/1"), (0, "d: a=x, b=1", "OK 0/1")],
     },
     Case {
-        name: "what was chosen is not given up again: wildcard",
+        name: "no backtracking after a wildcard",
         descriptors: &[
             "{key: a, value: 'x*', descriptors: [{key: b, rate_limit: {unit: minute, requests_per_unit: 1}}]}",
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 7}}",
@@ -232,7 +233,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=xy", "OK -"), (0, "d: a=y", "OK 6/7"), (0, "d: a=xy, b=1", "OK 0/1")],
     },
     Case {
-        name: "an entry without a value goes to the key alone",
+        name: "an entry without a value matches the key without a value",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1}}",
             "{key: a, value: x, rate_limit: {unit: minute, requests_per_unit: 3}}",
@@ -240,7 +241,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=", "OK 0/1"), (0, "d: a=", "OVER 0/1"), (0, "d: a=x", "OK 2/3")],
     },
     Case {
-        name: "an empty value in the file is the key alone",
+        name: "an empty value in the file means no value",
         descriptors: &["{key: a, value: '', rate_limit: {unit: minute, requests_per_unit: 1}}"],
         steps: &[(0, "d: a=x", "OK 0/1"), (0, "d: a=y", "OK 0/1"), (0, "d: a=x", "OVER 0/1")],
     },
@@ -270,7 +271,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=x", "OK free"), (0, "d: a=x", "OK free"), (0, "d: a=y", "OK 0/1"), (0, "d: a=y", "OVER 0/1")],
     },
     Case {
-        name: "a value without a limit among limited ones (said to be unlimited here)",
+        name: "a value without a limit among limited ones (reported as unlimited in Pacegate)",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1}}",
             "{key: a, value: x}",
@@ -283,7 +284,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=1", "OK 0/1"), (0, "d: a=1", "OK 0/1"), (0, "d: a=1", "OK 0/1"), (60_000_000, "d: a=1", "OK 0/1")],
     },
     Case {
-        name: "shadow_mode beside a limit that denies",
+        name: "shadow_mode next to a limit that denies",
         descriptors: &[
             "{key: a, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}",
             "{key: b, rate_limit: {unit: minute, requests_per_unit: 2}}",
@@ -291,7 +292,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=1; b=1", "OK 0/1; OK 1/2"), (0, "d: a=1; b=1", "OK 0/1; OK 0/2"), (0, "d: a=1; b=1", "OK 0/1; OVER 0/2")],
     },
     Case {
-        name: "shadow_mode at one value alone",
+        name: "shadow_mode for one value only",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1}}",
             "{key: a, value: x, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}",
@@ -299,17 +300,17 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=x", "OK 0/1"), (0, "d: a=x", "OK 0/1"), (0, "d: a=y", "OK 0/1"), (0, "d: a=y", "OVER 0/1")],
     },
     Case {
-        name: "nothing at all",
+        name: "no requests allowed",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 0}}"],
         steps: &[(0, "d: a=1", "OVER 0/0"), (60_000_000, "d: a=1", "OVER 0/0"), (60_000_000, "d: b=1", "OK -")],
     },
     Case {
-        name: "nothing at all, but only watched (no limit is named here)",
+        name: "no requests allowed, in shadow mode (Pacegate names no limit)",
         descriptors: &["{key: a, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 0}}"],
         steps: &[(0, "d: a=1", "OK 0/0 => OK -")],
     },
     Case {
-        name: "nothing for one value",
+        name: "no requests allowed for one value",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 5}}",
             "{key: a, value: bad, rate_limit: {unit: minute, requests_per_unit: 0}}",
@@ -328,7 +329,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "replaces: only where both are asked for",
+        name: "replaces: only if both descriptors are in the request",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1, name: one}}",
             "{key: b, rate_limit: {unit: minute, requests_per_unit: 3, replaces: [{name: one}]}}",
@@ -336,7 +337,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=1; c=1", "OK 0/1; OK -"), (0, "d: a=1; c=1", "OVER 0/1; OK -"), (0, "d: b=1", "OK 2/3")],
     },
     Case {
-        name: "replaces: in whatever order they come",
+        name: "replaces: in any order",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1, name: one}}",
             "{key: b, rate_limit: {unit: minute, requests_per_unit: 3, replaces: [{name: one}]}}",
@@ -344,7 +345,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: b=1; a=1", "OK 2/3; OK -"), (0, "d: b=1; a=1", "OK 1/3; OK -")],
     },
     Case {
-        name: "replaces: one that is replaced replaces nevertheless",
+        name: "replaces: a replaced limit still replaces others",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1, name: one}}",
             "{key: b, rate_limit: {unit: minute, requests_per_unit: 2, name: two, replaces: [{name: one}]}}",
@@ -353,7 +354,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=1; b=1; c=1", "OK -; OK -; OK 2/3"), (0, "d: a=1; b=1", "OK -; OK 1/2"), (0, "d: b=1; c=1", "OK -; OK 1/3")],
     },
     Case {
-        name: "replaces: by something unlimited",
+        name: "replaces: by an unlimited descriptor",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1, name: one}}",
             "{key: b, rate_limit: {unlimited: true, replaces: [{name: one}]}}",
@@ -378,7 +379,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=1; b=1", "OK 2/3; OK 1/2"), (0, "d: b=1; a=1", "OK 0/2; OK 1/3"), (0, "d: a=2; c=1", "OK 2/3; OK -")],
     },
     Case {
-        name: "two descriptors, one of them over (nothing is taken from the other here)",
+        name: "two descriptors, one over its limit (Pacegate does not charge the other)",
         descriptors: &[
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 5}}",
             "{key: b, rate_limit: {unit: minute, requests_per_unit: 1}}",
@@ -389,7 +390,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "the same descriptor twice in one request (charged as one here)",
+        name: "the same descriptor twice in one request (charged once in Pacegate)",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 3}}"],
         steps: &[(0, "d: a=1; a=1", "OK 2/3; OK 1/3 => OK 1/3; OK 1/3"), (0, "d: a=1; a=1", "OK 0/3; OVER 0/3 => OVER 1/3; OVER 1/3")],
     },
@@ -415,7 +416,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=1 @4; b=1 @15 x9", "OK 6/10; OK 5/20"), (0, "d: a=1; b=1 @1 x6", "OK 0/10; OK 4/20")],
     },
     Case {
-        name: "more hits than are left (they take nothing here)",
+        name: "more hits than remaining (Pacegate charges nothing)",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 10}}"],
         steps: &[
             (0, "d: a=1 x8", "OK 2/10"), (0, "d: a=1 x5", "OVER 0/10 => OVER 2/10"), (0, "d: a=1 x2", "OVER 0/10 => OK 0/10"),
@@ -423,7 +424,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "hits 0 take nothing (and say here whether there is room for one)",
+        name: "0 hits charge nothing (Pacegate reports whether one would be allowed)",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 2}}"],
         steps: &[
             (0, "d: a=1 @0", "OK 2/2"), (0, "d: a=1", "OK 1/2"), (0, "d: a=1 @0", "OK 1/2"), (0, "d: a=1", "OK 0/2"),
@@ -431,8 +432,8 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        // Here a caller without a key gives nothing back, unless the rule is `refundable`.
-        name: "negative hits without a key give nothing back",
+        // In Pacegate, a caller without a key refunds nothing unless the rule is `refundable`.
+        name: "negative hits without a key refund nothing",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 5}}"],
         steps: &[
             (0, "d: a=1 @4", "OK 1/5"), (0, "d: a=1 @-3", "OK 4/5 => OK 1/5"), (0, "d: a=1", "OK 3/5 => OK 0/5"),
@@ -440,7 +441,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a limit that the request brings along",
+        name: "an ad-hoc limit",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 1}}"],
         steps: &[
             (61_000_000, "d: a=1 %3/hour", "OK 2/3"), (61_000_000, "d: a=1 %3/hour", "OK 1/3"), (61_000_000, "d: b=1 %2/day", "OK 1/2"),
@@ -449,7 +450,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a limit brought along to a domain without a file (counted here)",
+        name: "an ad-hoc limit in a domain without a file (counted in Pacegate)",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 1}}"],
         steps: &[(0, "other: a=1 %2/hour", "OK - => OK 1/2")],
     },
@@ -467,7 +468,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=x1", "OK 0/1"), (0, "d: a=x2", "OK 0/1")],
     },
     Case {
-        name: "keys and values that run into each other (apart here)",
+        name: "ambiguous concatenations of keys and values (separate in Pacegate)",
         descriptors: &["{key: a, value: b_c, rate_limit: {unit: minute, requests_per_unit: 1}}"],
         steps: &[(0, "d: a=b_c", "OK 0/1"), (0, "d: a_b=c", "OVER 0/1 => OK -")],
     },
@@ -477,7 +478,7 @@ pub const CASES: &[Case] = &[
         steps: &[(0, "d: a=1 x999999999", "OK 1/1000000000"), (0, "d: a=1", "OK 0/1000000000"), (0, "d: a=1", "OVER 0/1000000000")],
     },
     Case {
-        name: "each second anew",
+        name: "a new window each second",
         descriptors: &["{key: a, rate_limit: {unit: second, requests_per_unit: 1}}"],
         steps: &[
             (0, "d: a=1", "OK 0/1"), (999_999, "d: a=1", "OVER 0/1"), (1_000_000, "d: a=1", "OK 0/1"), (1_000_001, "d: a=1", "OVER 0/1"),

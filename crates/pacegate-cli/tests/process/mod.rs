@@ -1,6 +1,6 @@
-//! The `pacegate` command as a process, for all tests of it.
+//! The `pacegate` command as a process.
 
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses only a part")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,12 +12,12 @@ pub fn pacegate() -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PACEGATE_")) {
         command.env_remove(name);
     }
-    // Each service has a catalog of its own, which goes with it.
+    // Each service has its own catalog in memory.
     command.env("PACEGATE_CATALOG__URL", "sqlite::memory:");
-    // Any free port, and no time for clients to leave: tests do not wait for what they are not about.
+    // Any free port, and no delay at shutdown.
     command.env("PACEGATE_SERVER__GRPC", "127.0.0.1:0");
     command.env("PACEGATE_SERVER__DRAIN_DELAY", "0s");
-    // Tests ask more often than people do.
+    // Tests send more requests than the default limits allow.
     command.env("PACEGATE_MANAGEMENT__READS_PER_MINUTE", "1000000");
     command.env("PACEGATE_MANAGEMENT__WRITES_PER_MINUTE", "1000000");
     command
@@ -28,7 +28,7 @@ pub fn run(arguments: &[&str]) -> (i32, String, String) {
     (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
-/// Runs a command that goes on; gives back its first line, and where the others come.
+/// Starts a command. Returns the process, its output, and the first line of that.
 pub fn started(command: &mut Command) -> (Child, BufReader<ChildStdout>, String) {
     let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(process.stdout.take().unwrap());
@@ -43,12 +43,12 @@ pub fn address(line: &str, api: &str) -> String {
     start.rsplit(' ').next().unwrap().to_owned()
 }
 
-/// A running service, stopped when the test ends.
+/// A running service, killed when the test ends.
 pub struct Service {
     pub process: Child,
     pub output: BufReader<ChildStdout>,
     pub url: String,
-    /// The address for gRPC.
+    /// The gRPC address.
     pub grpc: String,
 }
 
@@ -58,7 +58,7 @@ impl Service {
         Self::start_at(&[&["--http", "127.0.0.1:0"], arguments].concat(), environment)
     }
 
-    /// Starts where the arguments say.
+    /// Starts with exactly these arguments.
     pub fn start_at(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut command = pacegate();
         command.arg("serve").args(arguments).envs(environment.iter().copied()).stderr(Stdio::null());
@@ -77,7 +77,7 @@ impl Service {
         signal(&self.process, "TERM");
     }
 
-    /// Asks with the admin key `secret`; an answer that is cut off is an error.
+    /// Sends a request with the admin key `secret`. An incomplete response is an error.
     pub fn ask(&self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, serde_json::Value)> {
         ask(&self.url, method, path, body)
     }
@@ -109,13 +109,13 @@ impl Drop for Service {
     }
 }
 
-/// Sends the signal of that name to a process of this test.
+/// Sends a signal to a process of this test.
 pub fn signal(process: &Child, name: &str) {
     let command = format!("kill -{name} {}", process.id());
     assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
 }
 
-/// Asks the service at `url` with the admin key `secret`; an answer that is cut off is an error.
+/// Sends a request to `url` with the admin key `secret`. An incomplete response is an error.
 pub fn ask(url: &str, method: &str, path: &str, body: &str) -> std::io::Result<(u16, serde_json::Value)> {
     let mut stream = TcpStream::connect(url.trim_start_matches("http://"))?;
     let length = body.len();
@@ -125,13 +125,13 @@ pub fn ask(url: &str, method: &str, path: &str, body: &str) -> std::io::Result<(
     )?;
     let mut response = String::new();
     stream.read_to_string(&mut response)?;
-    let cut_off = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-    let (head, body) = response.split_once("\r\n\r\n").ok_or_else(cut_off)?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(cut_off)?;
+    let incomplete = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+    let (head, body) = response.split_once("\r\n\r\n").ok_or_else(incomplete)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(incomplete)?;
     if body.is_empty() {
         return Ok((status, serde_json::Value::Null));
     }
-    Ok((status, serde_json::from_str(body).map_err(|_| cut_off())?))
+    Ok((status, serde_json::from_str(body).map_err(|_| incomplete())?))
 }
 
 pub fn file(directory: &Path, text: &str) -> String {

@@ -1,4 +1,4 @@
-//! What `GET /metrics` says, read by a parser that is not ours.
+//! The response of `GET /metrics`, read by a third-party parser.
 
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -12,11 +12,11 @@ use openmetrics_parser::openmetrics::parse_openmetrics;
 /// A name, labels in the order of the text, and a value.
 pub type Series = (String, Vec<(String, String)>, f64);
 
-/// One moment's figures.
+/// The metrics at one time.
 #[derive(Clone, Debug)]
 pub struct Scrape {
     pub families: Vec<String>,
-    /// Every series; of histograms, how many they counted.
+    /// Every series. Histograms have their count.
     pub series: Vec<Series>,
     pub text: String,
 }
@@ -55,7 +55,7 @@ pub fn scrape(url: &str) -> Scrape {
 }
 
 impl Scrape {
-    /// The value of the series with these labels among others; all that fit are added up.
+    /// The sum of all series with these labels.
     pub fn get(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let fits = |own: &[(String, String)]| {
             labels.iter().all(|(name, value)| own.iter().any(|(other, has)| other == name && has == value))
@@ -70,9 +70,9 @@ impl Scrape {
     }
 }
 
-/// Scrapes until `wanted` is so, for twenty seconds.
+/// Scrapes until `wanted` holds, for at most 20 seconds.
 pub fn until(url: &str, what: &str, wanted: impl Fn(&Scrape) -> bool) -> Scrape {
-    #[expect(clippy::disallowed_methods, reason = "a process is waited for")]
+    #[expect(clippy::disallowed_methods, reason = "waits for a process")]
     let start = Instant::now();
     loop {
         let scrape = scrape(url);

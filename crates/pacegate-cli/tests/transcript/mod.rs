@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -87,8 +88,9 @@ fn steps(block: &Block) -> Vec<Step> {
 struct Session {
     directory: TempDir,
     service: Option<Service>,
-    /// A free address for each of `BACKGROUND`.
+    /// A free address for each of `BACKGROUND`, held until a program needs it.
     free: Vec<String>,
+    held: Vec<Option<TcpListener>>,
     background: Vec<Background>,
 }
 
@@ -133,9 +135,9 @@ impl Session {
         for (name, script) in [("pacegate", pacegate.as_str()), ("cargo", cargo)] {
             executable(&bin.join(name), &format!("#!/bin/sh\n{script}\n"));
         }
-        let listeners = BACKGROUND.map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-        let free = listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
-        Self { directory, service: None, free, background: Vec::new() }
+        let held = BACKGROUND.map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+        let free = held.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+        Self { directory, service: None, free, held: held.map(Some).into(), background: Vec::new() }
     }
 
     fn write(&mut self, name: &str, text: &str) {
@@ -260,6 +262,11 @@ impl Session {
 
     /// Starts a program and waits for its first line.
     fn start(&mut self, command: &str) -> String {
+        for (address, held) in BACKGROUND.iter().zip(&mut self.held) {
+            if command.contains(address.rsplit(':').next().unwrap()) {
+                *held = None;
+            }
+        }
         let command = self.real(command.split(" #").next().unwrap().trim().trim_end_matches('&'));
         let mut shell = self.command("bash");
         shell.args(["-c", &format!("exec {command} 2>&1")]);

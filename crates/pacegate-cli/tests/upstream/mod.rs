@@ -1,4 +1,4 @@
-//! An upstream that remembers what reaches it, and a proxy in front of it.
+//! An upstream that records its requests, and a proxy in front of it.
 
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "one test file uses it")]
 
@@ -27,7 +27,7 @@ use tokio_stream::{StreamExt, once, pending};
 
 use super::process::{file, pacegate, started};
 
-/// A client that keeps its connections.
+/// A client with a connection pool.
 pub fn client<B>(http2: bool) -> Client<HttpConnector, B>
 where
     B: Body<Data: Send> + Send,
@@ -35,11 +35,11 @@ where
     Client::builder(TokioExecutor::new()).http2_only(http2).build_http()
 }
 
-/// A running proxy, stopped when the test ends.
+/// A running proxy, killed when the test ends.
 pub struct Proxy {
     pub process: Child,
     pub url: String,
-    /// Where it answers operators, if it was told to.
+    /// The admin address, if it has one.
     pub admin: Option<String>,
     pub directory: TempDir,
 }
@@ -60,7 +60,7 @@ impl Proxy {
         Self { process, url: url.to_owned(), admin, directory }
     }
 
-    /// What it has logged so far.
+    /// Returns the log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
@@ -73,7 +73,7 @@ impl Drop for Proxy {
     }
 }
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub uri: String,
@@ -87,14 +87,14 @@ struct Shared {
     chunks: mpsc::UnboundedSender<Bytes>,
 }
 
-/// What stands behind the proxy.
+/// The program behind the proxy.
 pub struct Upstream {
     pub url: String,
     shared: Arc<Shared>,
     chunks: mpsc::UnboundedReceiver<Bytes>,
 }
 
-type Answer = Response<UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>>;
+type Reply = Response<UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>>;
 
 impl Upstream {
     pub async fn start() -> Self {
@@ -110,7 +110,7 @@ impl Upstream {
                 tokio::spawn(async move {
                     let service = service_fn(move |request| {
                         let server = server.clone();
-                        async move { Ok::<_, Infallible>(answer(&server, request).await) }
+                        async move { Ok::<_, Infallible>(respond(&server, request).await) }
                     });
                     let builder = auto::Builder::new(TokioExecutor::new());
                     let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
@@ -124,7 +124,7 @@ impl Upstream {
         self.shared.seen.lock().unwrap().clone()
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until `count` requests have arrived.
     pub async fn until_seen(&self, count: usize) {
         let seen = async {
             while self.seen().len() < count {
@@ -134,18 +134,18 @@ impl Upstream {
         timeout(Duration::from_secs(10), seen).await.unwrap();
     }
 
-    /// Answers one request to `/held`.
+    /// Responds to one request for `/held`.
     pub fn release(&self) {
         self.shared.held.add_permits(1);
     }
 
-    /// The next piece of a body that came to `/echo`.
+    /// Returns the next piece of a body that was sent to `/echo`.
     pub async fn chunk(&mut self) -> Bytes {
         timeout(Duration::from_secs(10), self.chunks.recv()).await.unwrap().unwrap()
     }
 }
 
-async fn answer(shared: &Arc<Shared>, mut request: Request<Incoming>) -> Answer {
+async fn respond(shared: &Arc<Shared>, mut request: Request<Incoming>) -> Reply {
     let seen = Seen {
         uri: request.uri().path_and_query().unwrap().to_string(),
         version: request.version(),
@@ -171,7 +171,7 @@ async fn answer(shared: &Arc<Shared>, mut request: Request<Incoming>) -> Answer 
             shared.held.acquire().await.unwrap().forget();
             text("held")
         }
-        // A beginning without an end.
+        // The body never ends.
         "/half" => {
             let frames = once(Ok(hyper::body::Frame::data("half".into()))).chain(pending());
             Response::new(BodyExt::boxed_unsync(http_body_util::StreamBody::new(frames)))
@@ -204,7 +204,7 @@ async fn answer(shared: &Arc<Shared>, mut request: Request<Incoming>) -> Answer 
     }
 }
 
-fn text(text: impl Into<String>) -> Answer {
+fn text(text: impl Into<String>) -> Reply {
     let text = text.into();
     let is_empty = text.is_empty();
     let mut response =

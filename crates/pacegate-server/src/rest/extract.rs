@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer};
 use utoipa::IntoParams;
 
 use super::decode::{Count, Whole, read_object, read_query};
-use super::read_json;
+use super::{read_json, read_json_of};
 use crate::app::Shared;
 use crate::auth::{Caller, Need, actor};
 use crate::clock::parse_rfc3339;
@@ -70,6 +70,22 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Json<T> {
 
     async fn from_request(request: Request<Body>, shared: &Arc<Shared>) -> Result<Self, ApiError> {
         let JsonBody(body) = JsonBody::from_request(request, shared).await?;
+        read_object(&body).map(Self)
+    }
+}
+
+/// Maximum size of the body of an import, which only callers with an admin key can send.
+const LARGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// As [`Json`], for a body of up to 4 MiB.
+pub(super) struct LargeJson<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for LargeJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request<Body>, shared: &Arc<Shared>) -> Result<Self, ApiError> {
+        let peer = peer(&request).cloned();
+        let (_, body) = read_json_of(shared, request, peer.as_ref(), LARGE_BYTES_MAX).await?;
         read_object(&body).map(Self)
     }
 }

@@ -13,6 +13,7 @@ pub(super) mod overrides;
 pub(super) mod plans;
 pub(super) mod rule_wire;
 pub(super) mod rules;
+pub(super) mod user_import;
 pub(super) mod users;
 
 use std::sync::Arc;
@@ -72,6 +73,7 @@ pub(super) struct IfMatch {
 pub(super) enum Subject<'a> {
     Rules,
     User(&'a str),
+    Users(&'a [String]),
     Keys,
 }
 
@@ -93,6 +95,7 @@ impl Managed {
         match subject {
             Subject::Rules => {}
             Subject::User(user_id) => self.live.profiles.invalidate(user_id),
+            Subject::Users(users) => users.iter().for_each(|user_id| self.live.profiles.invalidate(user_id)),
             Subject::Keys => self.live.keys.invalidate(),
         }
         Ok(changed)

@@ -6,7 +6,7 @@ use axum::Router;
 use utoipa_axum::router::UtoipaMethodRouter;
 use utoipa_axum::routes;
 
-use super::manage::{audit, config, identities, keys, logs, overrides, plans, rules, users};
+use super::manage::{audit, config, identities, keys, logs, overrides, plans, rules, user_import, users};
 use super::{batch, check, explain, feed, health, metrics, reset, status, throttlex, whoami};
 use crate::app::{Shared, method_not_allowed, not_found};
 use crate::dashboard;
@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Vec<Route> {
         routes!(config::get, config::delete),
         routes!(plans::list),
         routes!(plans::get, plans::put, plans::delete),
-        routes!(users::list),
+        routes!(users::list, user_import::import),
         routes!(users::get),
         routes!(users::limits),
         routes!(users::put_tier),

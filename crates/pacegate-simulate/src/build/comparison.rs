@@ -1,4 +1,4 @@
-//! How one set of rules differs from the other.
+//! Compares two sets of rules.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::report::{ComparisonReport, DimensionComparison, RuleChange};
 
 const SHOWN: usize = 20;
 
-/// How `b` differs from `a`: in its rules, and in whom it blocks.
+/// Compares `b` with `a`: their rules, and the customers they block.
 pub(super) fn compare(a: &RuleFile, b: &RuleFile, people: &People<'_>) -> ComparisonReport {
     let mut customers: Vec<DimensionComparison> = people
         .dimensions()
@@ -40,7 +40,7 @@ pub(super) fn compare(a: &RuleFile, b: &RuleFile, people: &People<'_>) -> Compar
     }
 }
 
-/// The rules that are not the same in both, and the default limit if it is not.
+/// Returns the rules that differ, and the default limit if it differs.
 fn changes(a: &RuleFile, b: &RuleFile, people: &People<'_>) -> Vec<RuleChange> {
     let mut changes = Vec::new();
     let variants = |rules: &[Rule]| rules.iter().map(|rule| (rule.variant_key(), describe(rule))).collect();
@@ -71,7 +71,7 @@ fn describe(rule: &Rule) -> String {
     format!("{limit}{unit}{cost}{overdraw}{mode}{scope}")
 }
 
-/// The name of a rule, and what tells its variants apart.
+/// Returns the name of a rule, and what distinguishes it from other rules of that name.
 fn label(rule: &Rule, people: &People<'_>) -> String {
     let mut label = rule.name.clone();
     let identifier = rule.identifier.as_ref().map(|identifier| people.shown(&rule.dimension, identifier));

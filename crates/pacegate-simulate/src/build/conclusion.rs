@@ -1,4 +1,4 @@
-//! The gist of a report, in a few sentences.
+//! The conclusion of a report, in a few sentences.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::report::{ComparisonReport, DimensionReport, LogReport, RuleSetReport}
 use crate::time::format_duration;
 use crate::words::{number, percent};
 
-/// What a reader should take away.
+/// Returns the conclusion as sentences.
 pub(super) fn conclude(
     log: &LogReport,
     sets: &[RuleSetReport],
@@ -20,12 +20,12 @@ pub(super) fn conclude(
     sentences
 }
 
-/// What makes all the other sentences doubtful.
+/// Returns the reason why the other sentences are not reliable, if there is one.
 fn out_of_order(log: &LogReport) -> Option<String> {
     let most = Duration::from_secs_f64(log.late_seconds_most);
     log.out_of_order.then(|| {
         format!(
-            "Do not trust these numbers: {} of requests go back in time, by up to {}, because the log is not in the order of its times.",
+            "These numbers are not reliable: the log is not sorted by time. {} of requests are older than an earlier line, by up to {}.",
             percent(log.late_requests as f64 / log.requests.max(1) as f64),
             format_duration(most)
         )
@@ -35,12 +35,12 @@ fn out_of_order(log: &LogReport) -> Option<String> {
 fn of_set(log: &LogReport, set: &RuleSetReport, named: bool) -> String {
     let mut who = if named { format!("Rules {}", set.name) } else { "These rules".to_owned() };
     if set.shadow_enforced {
-        who.push_str(", all enforced,");
+        who.push_str(", with shadow rules enforced,");
     }
     let watched = match set.would_block {
         0 => String::new(),
         count => format!(
-            " Rules that only watch would have blocked {} more; --enforce-shadow says whose.",
+            " Rules in shadow mode would have blocked {} more; use --enforce-shadow to list the customers.",
             requests(count)
         ),
     };
@@ -63,13 +63,13 @@ fn of_set(log: &LogReport, set: &RuleSetReport, named: bool) -> String {
     let regular: Vec<&DimensionReport> =
         set.blocked_customers.iter().filter(|dimension| dimension.regular_hurt > 0).collect();
     let regular = match regular.as_slice() {
-        [] => "no regular customer is among them".to_owned(),
+        [] => "none of them is a regular customer".to_owned(),
         some => {
             let often = counts(some, |each| each.regular_often).map(|who| format!("{who} often"));
             let seldom = counts(some, |each| each.regular_hurt - each.regular_often)
-                .map(|who| format!("{who} now and then"));
+                .map(|who| format!("{who} occasionally"));
             let each: Vec<String> = often.into_iter().chain(seldom).collect();
-            format!("among them regular customers: {}", each.join("; "))
+            format!("regular customers among them: {}", each.join(", "))
         }
     };
     format!(
@@ -81,7 +81,7 @@ fn of_set(log: &LogReport, set: &RuleSetReport, named: bool) -> String {
     )
 }
 
-/// `3 users, 1 ip`; `None` where there is nobody.
+/// Returns `3 users, 1 ip`, or `None` if all counts are 0.
 fn counts(dimensions: &[&DimensionReport], of: impl Fn(&DimensionReport) -> u64) -> Option<String> {
     let counted = dimensions.iter().map(|each| (of(each), &each.dimension)).filter(|(count, _)| *count > 0);
     let each: Vec<String> = counted.map(|(count, dimension)| plural(count, dimension)).collect();
@@ -99,8 +99,8 @@ fn difference(comparison: &ComparisonReport, a: &RuleSetReport, b: &RuleSetRepor
         std::cmp::Ordering::Greater => format!("B blocks {} fewer than A", requests(a.blocked - b.blocked)),
     };
     let each = comparison.customers.iter().filter(|each| each.only_a + each.only_b > 0).map(|each| {
-        let (freed, newly) = (number(each.only_a), number(each.only_b));
-        format!("of {}s, {freed} would no longer be blocked and {newly} would be newly", each.dimension)
+        let [freed, newly] = [each.only_a, each.only_b].map(|count| plural(count, &each.dimension));
+        format!("{freed} would no longer be blocked, {newly} would be newly blocked")
     });
     let each: Vec<String> = each.collect();
     if each.is_empty() {

@@ -1,4 +1,4 @@
-//! Who would have been blocked, and who of them is there regularly.
+//! The customers that would have been blocked, and which of them are regular customers.
 
 use std::cmp::Reverse;
 
@@ -17,18 +17,18 @@ use crate::time::format_time;
 use crate::words::OFTEN;
 
 const SHOWN: usize = 50;
-/// A regular customer makes at least so many requests, in so many periods of ten minutes, however many of them are blocked.
+/// Minimum number of requests of a regular customer, and of ten-minute periods with requests.
 const REGULAR_REQUESTS: u64 = 20;
 const REGULAR_PERIODS: u64 = 3;
-/// How much of a hash is shown: enough that two of a million customers hardly ever share it.
+/// Number of bytes of a hash in the report: among a million customers, a collision is unlikely.
 const HASH_BYTES: usize = 6;
 
-/// Everyone in the log.
+/// All customers in the log.
 pub(super) struct People<'a> {
     replay: &'a Replay,
     dimensions: Vec<&'a str>,
     secret: Option<&'a [u8]>,
-    /// A log that is shorter than the periods asked for cannot have them.
+    /// Fewer than [`REGULAR_PERIODS`] in a log that is shorter.
     periods_needed: u64,
 }
 
@@ -53,12 +53,12 @@ impl<'a> People<'a> {
         self.replay.customers.all()
     }
 
-    /// Those with the most blocked requests, up to a number that can be shown.
+    /// Returns the customers with the most blocked requests.
     pub(super) fn most_blocked(&self, set: usize) -> Vec<CustomerReport> {
         self.listed(set, SHOWN, |_| true)
     }
 
-    /// Regular customers that are blocked: as many as can be shown of those that are often, then of those that are now and then.
+    /// Returns regular customers that are blocked: first those blocked often, then the others.
     pub(super) fn regular_hurt(&self, set: usize) -> Vec<CustomerReport> {
         let kind = |often: bool| {
             self.listed(set, SHOWN, |customer| {
@@ -68,7 +68,7 @@ impl<'a> People<'a> {
         [kind(true), kind(false)].concat()
     }
 
-    /// Those that `wanted` says and that the set blocked, most often first.
+    /// Returns the customers that `wanted` accepts and that the set blocked, most blocked first.
     pub(super) fn listed(
         &self,
         set: usize,
@@ -148,7 +148,7 @@ impl<'a> People<'a> {
         })
     }
 
-    /// An identifier as it is shown: as it is in the log, or a hash of it under the secret.
+    /// Returns an identifier as the report shows it: unchanged, or hashed with the secret.
     pub(super) fn shown(&self, dimension: &str, identifier: &str) -> String {
         let Some(secret) = self.secret else { return visible(identifier) };
         let mut hasher = Sha256::new();
@@ -170,12 +170,12 @@ mod tests {
     use crate::words::{REGULAR, REGULAR_LISTS};
 
     #[test]
-    fn what_regular_means_is_what_is_said() {
-        let said = format!(
+    fn definition_of_regular_is_the_documented_one() {
+        let documented = format!(
             "at least {REGULAR_REQUESTS} requests in at least {REGULAR_PERIODS} periods of ten minutes"
         );
         let often = format!("{} %", OFTEN * 100.0);
         assert!(REGULAR_LISTS.iter().all(|(title, _)| title.contains(&often)));
-        assert_eq!((REGULAR, PERIOD.as_secs()), (said.as_str(), 600));
+        assert_eq!((REGULAR, PERIOD.as_secs()), (documented.as_str(), 600));
     }
 }

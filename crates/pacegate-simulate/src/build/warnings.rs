@@ -1,4 +1,4 @@
-//! What may make the result less than it seems: each is one sentence.
+//! Warnings about the result, each in one sentence.
 
 use pacegate::{LimitSource, Mode, Rule};
 
@@ -10,18 +10,18 @@ use crate::replay::{Replay, ReplaySet};
 use crate::time::{format_duration, format_time};
 use crate::words::{first_lines, number};
 
-/// More rules than this are not named one by one.
+/// Maximum number of rules that are listed by name.
 const NAMED_MAX: usize = 20;
-/// Shares that are worth a word.
+/// Shares above which there is a warning.
 const BROKEN_SHARE: f64 = 0.01;
 const LATE_SHARE: f64 = 0.001;
 
-/// About the log.
+/// Returns warnings about the log.
 pub(super) fn of_log(log: &LogReader, read: &Read, replay: &Replay, options: &Options) -> Vec<String> {
     let mut warnings = Vec::new();
     if read.already_denied > 0 {
         warnings.push(format!(
-            "{} requests were already answered 429: some limit was in force, and clients may have wanted more than the log shows",
+            "{} requests have status 429: a limit was in force already, so clients may have wanted more than the log shows",
             number(read.already_denied)
         ));
     }
@@ -30,19 +30,16 @@ pub(super) fn of_log(log: &LogReader, read: &Read, replay: &Replay, options: &Op
     }
     if share(read.late.count, read.requests) >= LATE_SHARE {
         warnings.push(format!(
-            "{} requests go back in time, by up to {}: is the log sorted, and are several logs in the order of their times? A longer --reorder may help",
+            "{} requests are older than an earlier line, by up to {}; sort the log by time, or use a longer --reorder",
             number(read.late.count),
             format_duration(read.late.most)
         ));
     }
     if let Some((place, time)) = read.odd.shown.first() {
-        let lines = if read.odd.count == 1 {
-            "1 line was"
-        } else {
-            &format!("{} lines were", number(read.odd.count))
-        };
+        let lines =
+            if read.odd.count == 1 { "1 line is" } else { &format!("{} lines are", number(read.odd.count)) };
         warnings.push(format!(
-            "{lines} left out, because the log never comes to the time there, as in line {} of {}: {}",
+            "{lines} ignored because of a time far ahead of the rest of the log, such as line {} of {}: {}",
             place.line,
             log.names()[place.file],
             format_time(*time)
@@ -50,7 +47,7 @@ pub(super) fn of_log(log: &LogReader, read: &Read, replay: &Replay, options: &Op
     }
     if replay.customers.untracked > 0 {
         warnings.push(format!(
-            "{} requests are of customers beyond the first {}, who are in the totals but in no list: raise --max-keys",
+            "{} requests are of customers beyond the first {}; they are in the totals but in no list; raise --max-keys",
             number(replay.customers.untracked),
             number(options.max_keys as u64)
         ));
@@ -58,7 +55,7 @@ pub(super) fn of_log(log: &LogReader, read: &Read, replay: &Replay, options: &Op
     let mapping = log.mapping();
     if mapping.endpoint.is_none() && mapping.request.is_none() {
         warnings.push(format!(
-            "no field{} is known to be the endpoint, and every request counts as one of `/`; say which one is with --map endpoint=FIELD",
+            "no field{} is known to be the endpoint, so every request counts as `/`; set it with --map endpoint=FIELD",
             in_first_lines(log)
         ));
     }
@@ -73,12 +70,12 @@ pub(super) fn of_log(log: &LogReader, read: &Read, replay: &Replay, options: &Op
     warnings
 }
 
-/// Where was looked for fields, if not everywhere.
+/// Returns which lines were searched for fields, if not all of them.
 fn in_first_lines(log: &LogReader) -> String {
     log.sampled().map_or(String::new(), |lines| format!(" in its {}", first_lines(lines)))
 }
 
-/// What to say of something that a log does not have.
+/// Returns the relative clause about a field that the log does not have.
 fn lacks(log: &LogReader) -> String {
     match log.sampled() {
         None => "which the log does not have".to_owned(),
@@ -86,7 +83,7 @@ fn lacks(log: &LogReader) -> String {
     }
 }
 
-/// About one set of rules.
+/// Returns warnings about one set of rules.
 pub(super) fn of_rules(set: &ReplaySet, file: &RuleFile, log: &LogReader, options: &Options) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut idle = Vec::new();
@@ -102,7 +99,7 @@ pub(super) fn of_rules(set: &ReplaySet, file: &RuleFile, log: &LogReader, option
     if warnings.len() > NAMED_MAX {
         let more = warnings.len() - NAMED_MAX;
         warnings.truncate(NAMED_MAX);
-        warnings.push(format!("{more} further rules never applied for such reasons"));
+        warnings.push(format!("{more} more rules never applied for similar reasons"));
     }
     if !idle.is_empty() {
         let more = idle.len().saturating_sub(NAMED_MAX);
@@ -114,23 +111,23 @@ pub(super) fn of_rules(set: &ReplaySet, file: &RuleFile, log: &LogReader, option
     let of_methods = file.config.rules.iter().filter(|rule| !rule.methods.is_empty() && !has_method).count();
     if of_methods > 0 {
         warnings.push(format!(
-            "{} rules for one method were applied to every request: the method is in no field{}; say which one it is with --map method=FIELD",
+            "{} rules with a method were applied to every request, because no field{} is known to be the method; set it with --map method=FIELD",
             number(of_methods as u64),
             in_first_lines(log)
         ));
     }
     if !file.config.descriptors.is_empty() {
         warnings.push(format!(
-            "{} rules on descriptors were left out: a log has none",
+            "{} descriptor rules were ignored: a log has no descriptors",
             number(file.config.descriptors.len() as u64)
         ));
     }
     if !file.config.plans.is_empty() {
-        warnings.push("plans were left out: programs name them, a log does not".to_owned());
+        warnings.push("plans were ignored: a log does not name plans".to_owned());
     }
     if let Some(at) = set.full_at {
         warnings.push(format!(
-            "from {} on there were {} keys at a time: further ones shared a counter, and the result is stricter than it would be; raise --max-keys",
+            "from {} on, the limiter had {} keys; further keys shared one counter, which makes the result too strict; raise --max-keys",
             format_time(at),
             number(options.max_keys as u64)
         ));
@@ -138,7 +135,7 @@ pub(super) fn of_rules(set: &ReplaySet, file: &RuleFile, log: &LogReader, option
     let untracked: u64 = set.tally.rows().iter().map(|row| row.untracked).sum();
     if untracked > 0 {
         warnings.push(format!(
-            "{} checks were of keys beyond the first {}, which no number of keys includes: raise --max-keys",
+            "{} checks were of keys beyond the first {}, which are not in the number of keys; raise --max-keys",
             number(untracked),
             number(options.max_keys as u64)
         ));
@@ -146,7 +143,7 @@ pub(super) fn of_rules(set: &ReplaySet, file: &RuleFile, log: &LogReader, option
     warnings
 }
 
-/// Whether a limit that applied comes from `rule`, as far as can be told.
+/// Whether a limit that applied comes from `rule`, as far as the limit shows.
 fn is_row_of(limit: &pacegate::NamedLimit, rule: &Rule) -> bool {
     let why = match (&rule.identifier, &rule.tier) {
         (Some(_), _) => LimitSource::Identifier,
@@ -160,13 +157,13 @@ fn is_row_of(limit: &pacegate::NamedLimit, rule: &Rule) -> bool {
         && limit.why == why
 }
 
-/// Why a rule cannot apply to any request of this log.
+/// Returns why a rule cannot apply to any request of this log.
 fn obstacle(rule: &Rule, log: &LogReader, options: &Options) -> Option<String> {
     let mapping = log.mapping();
     let dimension = &rule.dimension;
     if !mapping.dimensions.iter().any(|(known, _)| known == dimension) {
         return Some(format!(
-            "it counts by `{dimension}`, {}; say where it is with --map {dimension}=FIELD",
+            "it counts by `{dimension}`, {}; set the field with --map {dimension}=FIELD",
             lacks(log)
         ));
     }
@@ -175,7 +172,7 @@ fn obstacle(rule: &Rule, log: &LogReader, options: &Options) -> Option<String> {
         && options.tiers.is_empty()
     {
         return Some(format!(
-            "it is for the tier `{tier}`, and no user has one; say who has with --tiers FILE or --map tier=FIELD"
+            "it applies to the tier `{tier}`, and no user has a tier; set tiers with --tiers FILE or --map tier=FIELD"
         ));
     }
     None

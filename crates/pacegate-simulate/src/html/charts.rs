@@ -1,4 +1,4 @@
-//! Charts as inline SVG: no script, and a sentence for those who do not see them.
+//! Charts as inline SVG, each with a description for screen readers.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::words::number;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 220.0;
-/// Room for the numbers at the left and the times below.
+/// Margins for the numbers on the left and the times below.
 const LEFT: f64 = 70.0;
 const BOTTOM: f64 = 24.0;
 const TOP: f64 = 10.0;
@@ -16,16 +16,16 @@ const BAR_HEIGHT: f64 = 26.0;
 const NAME_WIDTH: f64 = 260.0;
 const NAME_CHARACTERS: usize = 34;
 
-/// Requests over time: those that would pass, and on top of them those that would not.
+/// Returns the chart of requests over time: blocked ones are stacked on allowed ones.
 pub(super) fn over_time(series: &SeriesReport, blocked: &[u64], what: &str) -> String {
     let most = series.requests.iter().copied().max().unwrap_or_default().max(1);
     let total: u64 = blocked.iter().sum();
     let peak = blocked.iter().enumerate().max_by_key(|(place, count)| (**count, usize::MAX - place));
     let peak = peak.filter(|(_, count)| **count > 0).map(|(place, count)| {
-        format!(" The most were {} in the step that begins at {}.", number(*count), step_time(series, place))
+        format!(" The maximum is {} in the step that starts at {}.", number(*count), step_time(series, place))
     });
     let description = format!(
-        "{what}: {} steps of {} seconds from {}, up to {} requests each; {} requests blocked in all.{}",
+        "{what}: {} steps of {} seconds from {}, up to {} requests each; {} requests blocked in total.{}",
         series.requests.len(),
         number(series.step_seconds),
         series.start,
@@ -48,10 +48,11 @@ pub(super) fn over_time(series: &SeriesReport, blocked: &[u64], what: &str) -> S
     svg
 }
 
-/// What one rule had no room for over time.
+/// Returns the chart of requests over the limit of one rule over time.
 pub(super) fn rule_over_time(series: &SeriesReport, blocked: &[u64], rule: &str) -> String {
     let most = blocked.iter().copied().max().unwrap_or_default().max(1);
-    let description = format!("No room under {rule} over time: up to {} requests in one step.", number(most));
+    let description =
+        format!("Requests over the limit of {rule} over time: up to {} in one step.", number(most));
     let height = HEIGHT / 2.0;
     let mut svg = open(height, &description);
     let step = (WIDTH - LEFT) / blocked.len().max(1) as f64;
@@ -72,13 +73,13 @@ pub(super) fn rule_over_time(series: &SeriesReport, blocked: &[u64], rule: &str)
     svg
 }
 
-/// How many requests each rule judged, and how many it had no room for.
+/// Returns the chart of requests by rule, and how many exceeded its limit.
 pub(super) fn by_rule(rules: &[RuleReport]) -> String {
     let most = rules.iter().map(|rule| rule.requests).max().unwrap_or_default().max(1);
     let each = rules
         .iter()
         .map(|rule| format!("{} {} of {}", rule.name, number(rule.blocked), number(rule.requests)));
-    let description = format!("Requests without room by rule: {}.", each.collect::<Vec<_>>().join(", "));
+    let description = format!("Requests over the limit by rule: {}.", each.collect::<Vec<_>>().join(", "));
     let mut svg = open(rules.len() as f64 * BAR_HEIGHT + TOP, &description);
     for (place, rule) in rules.iter().enumerate() {
         let top = place as f64 * BAR_HEIGHT + TOP;
@@ -90,7 +91,7 @@ pub(super) fn by_rule(rules: &[RuleReport]) -> String {
             top + BAR_HEIGHT * 0.6,
             escape(&name)
         );
-        // Room for the number behind the longest bar.
+        // Leaves space for the number after the longest bar.
         let width = |count: u64| count as f64 / most as f64 * (WIDTH - NAME_WIDTH - 160.0);
         let (blocked, passed) = (width(rule.blocked), width(rule.requests.saturating_sub(rule.blocked)));
         bar(&mut svg, "blocked", (NAME_WIDTH, top), (blocked, BAR_HEIGHT - 8.0));
@@ -139,7 +140,7 @@ fn axes(svg: &mut String, series: &SeriesReport, most: u64) {
     times(svg, series, HEIGHT);
 }
 
-/// When the first step begins, the one in the middle, and the last.
+/// Adds the times of the first step, the middle one and the last.
 fn times(svg: &mut String, series: &SeriesReport, height: f64) {
     let last = series.requests.len().saturating_sub(1);
     for (place, x, anchor) in

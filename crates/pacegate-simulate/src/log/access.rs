@@ -1,4 +1,4 @@
-//! The common and the combined log format, and what servers add to them.
+//! The common and the combined log format, with additional fields.
 //!
 //! `192.0.2.1 - alice [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent" …`
 
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use super::record::Fields;
 
-/// The fields by name, in the order of a line; what follows the agent has no name of its own.
+/// The names of the fields, in the order of a line. Fields after the agent are numbered.
 pub(crate) const NAMES: [&str; 18] = [
     "address", "ident", "user", "time", "request", "status", "bytes", "referer", "agent", "extra1", "extra2",
     "extra3", "extra4", "extra5", "extra6", "extra7", "extra8", "extra9",
@@ -15,7 +15,7 @@ pub(crate) const NAMES: [&str; 18] = [
 const TIME: usize = 3;
 const STATUS: usize = 5;
 
-/// Reads lines of access logs.
+/// A parser of lines of access logs.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     /// The slot of each field in the order of a line.
@@ -27,7 +27,7 @@ pub(crate) struct Access {
 impl Access {
     pub(crate) fn new(fields: &[String]) -> Self {
         let slots = NAMES.map(|name| fields.iter().position(|field| field == name));
-        // A line is not one of these without its status, whether anybody asks for it or not.
+        // A line without a status is invalid, even if the status is not used.
         let last = slots.iter().rposition(Option::is_some).unwrap_or_default().max(STATUS);
         Self { slots, slot_count: fields.len(), last }
     }
@@ -43,7 +43,7 @@ impl Access {
         let line = without_host(line);
         let (address, rest) = line.split_once(' ').ok_or("is not in the common log format")?;
         let (ident, rest) = rest.split_once(' ').ok_or("is not in the common log format")?;
-        // Users may have blanks in their names, and brackets: the time is what a quote follows.
+        // User names can contain spaces and brackets: the time is followed by a quote.
         let end = rest.find("] \"").ok_or("has no `[time] \"request\"`")?;
         let start = rest[..end].rfind('[').ok_or("has no `[time]`")?;
         put(0, Cow::Borrowed(address));
@@ -64,7 +64,7 @@ impl Access {
     }
 }
 
-/// A line without the host and port that Apache's `vhost_combined` begins with.
+/// Returns a line without the leading host and port of Apache's `vhost_combined`.
 fn without_host(line: &str) -> &str {
     let Some((host, rest)) = line.split_once(' ') else { return line };
     let has_port = host.rsplit_once(':').is_some_and(|(host, port)| {
@@ -75,7 +75,7 @@ fn without_host(line: &str) -> &str {
     if has_port && !is_address(host) && then_address() { rest } else { line }
 }
 
-/// The next field, quoted or not, and what follows it.
+/// Returns the next field, quoted or not, and the rest of the line.
 fn next_field(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let text = text.trim_start_matches(' ');
     let Some(quoted) = text.strip_prefix('"') else {
@@ -98,7 +98,7 @@ fn next_field(text: &str) -> Option<(Cow<'_, str>, &str)> {
     Some((value, &quoted[at + 1..]))
 }
 
-/// Undoes what Apache and nginx do to quotes, backslashes and bytes that are not text: `\"`, `\\`, `\n`, `\x16`.
+/// Reverts the escapes of Apache and nginx: `\"`, `\\`, `\n`, `\x16`.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_taken_apart() {
+    fn lines_are_split_into_fields() {
         let common = r#"192.0.2.1 - alice [10/Oct/2000:13:55:36 -0700] "GET /a?b HTTP/1.0" 200 2326"#;
         let combined = format!(r#"{common} "http://e/" "Mozilla \"5\" (X; Y)""#);
         let extra = format!(r#"{combined} "203.0.113.9" 0.012 -"#);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_lines_are_refused_and_nothing_panics() {
+    fn broken_lines_are_rejected() {
         for line in [
             "",
             " ",
@@ -176,13 +176,13 @@ mod tests {
         ] {
             assert!(fields(line, &["time", "extra9"]).is_err(), "{line}");
         }
-        // A quote that is never closed after the status only ends the fields.
+        // An unclosed quote after the status ends the fields.
         let open = "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 1 \"x";
         assert_eq!(fields(open, &["referer"]), Ok(vec![None]));
     }
 
     #[test]
-    fn an_address_at_the_beginning_is_no_host() {
+    fn leading_address_is_not_a_host() {
         let rest = "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 1";
         for (start, expected) in
             [("a:80 ", "192.0.2.1"), ("::1 ", "::1"), ("unix: ", "unix:"), ("a ", "a"), (":80 ", ":80")]

@@ -1,13 +1,13 @@
-//! CSV with a line of names first. A quoted value ends with its line.
+//! CSV with a header line. A quoted value cannot span lines.
 
 use std::borrow::Cow;
 
 use super::record::Fields;
 
-/// What separates columns; the one that the first line has most of.
+/// Delimiters of columns. The most frequent one in the first line is used.
 const DELIMITERS: [u8; 3] = [b',', b';', b'\t'];
 
-/// Reads lines of CSV.
+/// A parser of lines of CSV.
 #[derive(Clone, Debug)]
 pub(crate) struct Csv {
     delimiter: u8,
@@ -17,7 +17,7 @@ pub(crate) struct Csv {
 }
 
 impl Csv {
-    /// Which columns the fields are in; the mapping has only names that the header has.
+    /// Finds the columns of the fields, all of which are in the header.
     pub(crate) fn new(fields: &[String], header: &str) -> Self {
         let (delimiter, names) = names(header);
         let column = |field: &String| names.iter().position(|name| name == field).unwrap_or(usize::MAX);
@@ -26,7 +26,10 @@ impl Csv {
         Self { delimiter, columns, last }
     }
 
-    /// The same fields under another header, which is that of a further log; names those that it does not have.
+    /// Finds the columns of the same fields under the header of another log.
+    ///
+    /// # Errors
+    /// The names of the fields that the header does not have.
     pub(crate) fn under(fields: &[String], header: &str) -> Result<Self, String> {
         let (_, names) = names(header);
         let missing: Vec<String> =
@@ -40,7 +43,7 @@ impl Csv {
         let mut rest = Some(line);
         for column in 0..=self.last {
             let Some(text) = rest else {
-                return Err(format!("has {column} columns, {} are needed", self.last + 1));
+                return Err(format!("has {column} columns, expected at least {}", self.last + 1));
             };
             let (value, after) = value(text, self.delimiter)?;
             rest = after;
@@ -52,11 +55,11 @@ impl Csv {
     }
 }
 
-/// The names in a header, and what separates them.
+/// Returns the delimiter and the names in a header.
 pub(crate) fn names(header: &str) -> (u8, Vec<String>) {
     let header = header.trim_start_matches('\u{feff}');
     let count = |delimiter: &u8| header.bytes().filter(|byte| byte == delimiter).count();
-    // `max_by_key` prefers the last of equals: a comma wins where nothing separates.
+    // `max_by_key` returns the last of equals: without any delimiter, it is a comma.
     let delimiter = DELIMITERS.into_iter().rev().max_by_key(count).unwrap_or(b',');
     let mut names = Vec::new();
     let mut rest = Some(header);
@@ -72,7 +75,7 @@ pub(crate) fn names(header: &str) -> (u8, Vec<String>) {
     (delimiter, names)
 }
 
-/// The first value, and what follows the delimiter after it.
+/// Returns the first value, and the rest after the delimiter.
 fn value(text: &str, delimiter: u8) -> Result<(Cow<'_, str>, Option<&str>), String> {
     let bytes = text.as_bytes();
     if bytes.first() != Some(&b'"') {
@@ -125,9 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn broken_lines_say_what_is_wrong() {
+    fn broken_lines_have_a_reason() {
         let rows = [
-            ("1", "has 1 columns, 2 are needed"),
+            ("1", "has 1 columns, expected at least 2"),
             ("1,\"x", "has a quote that is not closed"),
             ("1,\"x\"y", "has text after a closing quote"),
         ];

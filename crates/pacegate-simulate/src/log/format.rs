@@ -1,26 +1,26 @@
-//! How the lines of a log are written, found out from the first of them.
+//! The format of a log, and its detection.
 
 use pacegate_core::named;
 
 use super::csv;
 
-/// How the lines of a log are written.
+/// The format of the lines of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// The common log format of web servers.
     Common,
-    /// The same with referer and agent, and whatever a server adds after them.
+    /// The same with referer, agent and any additional fields.
     Combined,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
-    /// Comma, semicolon or tab separated values, with a line of names first.
+    /// Values separated by commas, semicolons or tabs, with a header line.
     Csv,
 }
 
 named!(Format { Common => "common", Combined => "combined", Json => "json", Csv => "csv" });
 
 impl Format {
-    /// A line of it, to show what was expected.
+    /// Returns an example of a line.
     pub(super) fn example(self) -> &'static str {
         match self {
             Self::Common => r#"192.0.2.1 - alice [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#,
@@ -34,7 +34,7 @@ impl Format {
         }
     }
 
-    /// What most of the lines look like: the first one may be broken.
+    /// Detects the format of most of the lines, because the first one can be broken.
     pub(super) fn detect(lines: &[&str]) -> Option<Self> {
         let most =
             |is: fn(&str) -> bool| lines.iter().filter(|line| is(line.trim())).count() * 2 > lines.len();

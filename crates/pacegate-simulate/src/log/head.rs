@@ -1,4 +1,5 @@
-//! The beginnings of several logs: shells list rotated logs with the newest first, and a replay needs the oldest.
+//! Sorts several logs by time: shells list rotated logs with the newest first, and a replay needs
+//! the oldest first.
 
 use std::io::{Cursor, Read};
 
@@ -9,12 +10,13 @@ use super::LogOptions;
 use super::layout::Layout;
 use super::lines::{GZIP, Source};
 
-/// How much of each log is looked at. All of it is kept until the log's turn comes.
+/// Number of bytes of each log that are examined. They are kept until the log is replayed.
 const HEAD_BYTES: usize = 16 * 1024;
-/// How many requests are asked for the time: the first one alone may be wrong.
+/// Number of requests whose times are examined, because a single one can be wrong.
 const REQUESTS: usize = 15;
 
-/// Puts logs in the order of their first requests. Those that do not tell stay behind the one that they stood behind.
+/// Sorts logs by the time of their first requests. A log without a known time keeps its position
+/// after the previous one.
 pub(super) fn in_order_of_time(
     mut sources: Vec<Source>,
     options: &LogOptions,
@@ -34,21 +36,21 @@ pub(super) fn in_order_of_time(
     keyed.into_iter().map(|(_, source)| source).collect()
 }
 
-/// The first bytes of a log, and the log with them still in it.
+/// Returns the first bytes of a log, and the log still including them.
 fn take_head(source: Source) -> (Vec<u8>, Source) {
     let Source { name, mut reader } = source;
     let mut head = Vec::new();
-    // What cannot be read now is told when its turn comes: a file says the same again.
+    // An error is ignored here: reading the log again reports it.
     let _ = reader.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head);
     let whole = Cursor::new(head.clone()).chain(reader);
     (head, Source { name, reader: Box::new(whole) })
 }
 
-/// The time of the first requests of a log: the one in the middle of them.
+/// Returns the median time of the first requests of a log.
 fn first_time(head: &[u8], options: &LogOptions, dimensions: &[String]) -> Option<Timestamp> {
     let mut text = Vec::new();
     if head.starts_with(&GZIP) {
-        // It is cut off somewhere; what comes out before that is enough.
+        // The data is incomplete; what can be decompressed is enough.
         let _ = MultiGzDecoder::new(head).take(4 * HEAD_BYTES as u64).read_to_end(&mut text);
     } else {
         text.extend_from_slice(head);

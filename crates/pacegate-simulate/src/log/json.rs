@@ -1,4 +1,4 @@
-//! JSON lines: one object a line, with fields inside objects named by dots.
+//! JSON lines: one object per line. Names of nested fields are joined by dots.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,20 +8,20 @@ use serde_json::value::RawValue;
 
 use super::record::Fields;
 
-/// How deep names are looked for in the first lines.
+/// Maximum depth of names in the first lines.
 const DEPTH_MAX: usize = 4;
 
-/// Reads lines of JSON.
+/// A parser of lines of JSON.
 #[derive(Clone, Debug)]
 pub(crate) struct Json {
     root: Wanted,
     slot_count: usize,
 }
 
-/// What is looked for inside an object.
+/// The fields that are used of an object.
 #[derive(Clone, Debug, Default)]
 struct Wanted {
-    /// The value itself goes there.
+    /// The slot of the value itself.
     slot: Option<usize>,
     inside: Vec<(String, Wanted)>,
 }
@@ -39,7 +39,7 @@ impl Json {
                 at = &mut at.inside[place].1;
             }
             at.slot = Some(slot);
-            // Some programs write the dots into the name itself.
+            // Some programs write names that contain dots.
             if field.contains('.') {
                 root.inside.push((field.clone(), Wanted { slot: Some(slot), inside: Vec::new() }));
             }
@@ -57,18 +57,18 @@ impl Json {
     }
 }
 
-/// What is wrong with a line, without any of what it says: that may have to be hidden.
+/// Returns the reason without quoting the line, which may be hidden.
 fn reason(error: &serde_json::Error) -> String {
     match error.classify() {
         serde_json::error::Category::Eof => "is not a JSON object: it ends too early".to_owned(),
         serde_json::error::Category::Syntax => {
-            format!("is not a JSON object: there is a mistake at column {}", error.column())
+            format!("is not a JSON object: syntax error at column {}", error.column())
         }
         _ => "is not a JSON object".to_owned(),
     }
 }
 
-/// Names of everything that is a text or a number in a line, also inside objects; none if it is not an object.
+/// Returns the names of all texts and numbers in a line, also in nested objects.
 pub(crate) fn names(line: &str) -> Vec<String> {
     let mut names = Vec::new();
     if let Ok(serde_json::Value::Object(object)) = serde_json::from_str(line) {
@@ -94,7 +94,7 @@ fn collect(
     }
 }
 
-/// Walks through one object, and keeps what is wanted of it.
+/// Deserializes one object, and keeps the fields that are used.
 struct Object<'w, 'f, 'a> {
     wanted: &'w Wanted,
     found: &'f mut Fields<'a>,
@@ -135,11 +135,11 @@ impl<'a> Visitor<'a> for Object<'_, '_, 'a> {
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Keeps a text or a number; looks into an object. Anything else, and null, is as good as missing.
+/// Keeps a text or a number, and the used fields of an object. Other values count as missing.
 fn keep<'a>(wanted: &Wanted, value: &'a str, found: &mut Fields<'a>) {
     match (value.as_bytes().first(), wanted.slot) {
         (Some(b'{'), _) if !wanted.inside.is_empty() => {
-            // The whole line has been read already, so that this is valid.
+            // The whole line has been parsed already, so this is valid.
             let mut deserializer = serde_json::Deserializer::from_str(value);
             let _ = Object { wanted, found }.deserialize(&mut deserializer);
         }
@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn other_values_than_objects_are_rejected() {
         let deep = format!("{}{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
-        for line in ["", "[]", "1", "{", r#"{"a":1} x"#, r#"{"a":1"#, "\"x\"", "{a:1}", "null"] {
+        for line in ["", "[]", "1", "{", r#"{"a":1} q"#, r#"{"a":1"#, "\"q\"", "{a:1}", "null"] {
             let reason = fields(line, &["a"]).unwrap_err();
-            assert!(reason.starts_with("is not a JSON object") && !reason.contains('x'), "{line}: {reason}");
+            assert!(reason.starts_with("is not a JSON object") && !reason.contains('q'), "{line}: {reason}");
         }
-        // However deep it is, it is an answer.
+        // Deep nesting does not overflow the stack.
         let _ = fields(&deep, &["a.a.a", "b"]);
         assert_eq!(names(&deep), Vec::<String>::new());
     }

@@ -1,4 +1,4 @@
-//! What the first lines of a log tell about all of them: the format, and where the parts of a request are.
+//! The layout of a log, from its first lines: the format, and the fields of the parts of a request.
 
 use std::collections::HashSet;
 
@@ -11,16 +11,16 @@ use super::mapping::{Available, Mapping};
 use super::record::{Fields, excerpt};
 use crate::error::SimulateError;
 
-/// More names than anybody gives to the fields of a log.
+/// Maximum number of names of fields in JSON.
 const NAMES_MAX: usize = 1_000;
 
-/// How to read lines.
+/// How lines are parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub(super) format: Format,
     pub(super) mapping: Mapping,
     pub(super) parser: Parser,
-    /// The line of names that CSV begins with.
+    /// The header line of CSV.
     pub(super) header: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Parser {
 impl Parser {
     pub(super) fn fields<'a>(&self, line: &'a str) -> Result<Fields<'a>, String> {
         match self {
-            // Blanks around a line mean nothing there; in CSV they may be values.
+            // Surrounding spaces have no meaning here. In CSV, tabs can delimit empty values.
             Self::Access(access) => access.fields(line.trim()),
             Self::Json(json) => json.fields(line),
             Self::Csv(csv) => csv.fields(line),
@@ -43,8 +43,8 @@ impl Parser {
 }
 
 impl Layout {
-    /// Looks at the first `lines` of the log `name`. `dimensions` are those that the rules count by; `hidden` says that nothing of the log
-    /// may be shown.
+    /// Detects the layout from the first `lines` of the log `name`. `dimensions` are those of the
+    /// rules. With `hidden`, errors do not quote the log.
     pub(super) fn find(
         name: &str,
         lines: &[&str],
@@ -54,7 +54,7 @@ impl Layout {
     ) -> Result<Self, SimulateError> {
         let lines: Vec<&str> = lines.iter().copied().filter(|line| !line.trim().is_empty()).collect();
         let first =
-            *lines.first().ok_or_else(|| SimulateError::failed(format!("{name}: there is no line in it")))?;
+            *lines.first().ok_or_else(|| SimulateError::failed(format!("{name}: the log is empty")))?;
         let detected = || Format::detect(&lines).ok_or_else(|| unknown_format(name, first, hidden));
         let format = options.format.map_or_else(detected, Ok)?;
         let (names, in_lines) = match format {
@@ -73,7 +73,8 @@ impl Layout {
         Ok(Self { format, mapping, parser, header })
     }
 
-    /// Takes over the header of a further log, whose columns may stand in another order. Says whether `first`, its first line, is one.
+    /// Uses the header of another log, whose columns can be in another order. Returns whether its
+    /// first line `first` is a header.
     pub(super) fn take_header(&mut self, name: &str, first: &str) -> Result<bool, SimulateError> {
         let is_request = self.parser.fields(first).and_then(|fields| self.mapping.record(&fields)).is_ok();
         let time = &self.mapping.fields[self.mapping.time];
@@ -82,7 +83,7 @@ impl Layout {
         }
         let csv = Csv::under(&self.mapping.fields, first).map_err(|missing| {
             SimulateError::misused(format!(
-                "--log {name}: its header has no {missing}, which the other logs have; replay it on its own"
+                "--log {name}: the header has no {missing}, which the other logs have; replay this log separately"
             ))
         })?;
         (self.parser, self.header) = (Parser::Csv(csv), Some(first.to_owned()));
@@ -90,7 +91,7 @@ impl Layout {
     }
 }
 
-/// The names in JSON lines, each once, in the order they come.
+/// Returns the distinct names in JSON lines, in order of appearance.
 fn names_in(lines: &[&str]) -> Vec<String> {
     let mut known: HashSet<String> = HashSet::new();
     let mut names = Vec::new();
@@ -107,7 +108,7 @@ fn unknown_format(name: &str, line: &str, hidden: bool) -> SimulateError {
         Format::ALL.map(|format| format!("  {:9} {}", format.name(), format.example())).to_vec();
     let line = if hidden { "(hidden by --hash-keys)".to_owned() } else { excerpt(line) };
     SimulateError::failed(format!(
-        "{name}: cannot tell what its lines are; the first one is\n  {line}\nExpected is one of these, or say which it is with --format:\n{}",
+        "{name}: unknown format; the first line is\n  {line}\nExpected one of these formats; set it with --format if it is not detected:\n{}",
         examples.join("\n")
     ))
 }

@@ -1,4 +1,4 @@
-//! Lines of a file, plain or gzip, in bounded memory.
+//! Lines of a plain or gzip file, in bounded memory.
 
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::read::MultiGzDecoder;
 
-/// The longest line; what is longer is counted as broken, and skipped.
+/// Maximum length of a line in bytes. Longer lines are counted as broken and skipped.
 pub const LINE_LENGTH_MAX: usize = 64 * 1024;
 const BUFFER: usize = 256 * 1024;
 pub(crate) const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// A log to read: a name to speak of it, and its bytes, which may be compressed by gzip.
+/// A log to read: its name and its bytes, which can be compressed with gzip.
 pub struct Source {
-    /// How it is called in reports.
+    /// The name in reports.
     pub name: String,
-    /// Where its bytes come from.
+    /// The source of its bytes.
     pub reader: Box<dyn Read + Send>,
 }
 
@@ -25,24 +25,25 @@ impl std::fmt::Debug for Source {
     }
 }
 
-/// What was read.
+/// The result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// It is in the buffer, without its end.
+    /// The line is in the buffer, without its line break.
     Whole,
-    /// It is longer than [`LINE_LENGTH_MAX`]; its beginning is in the buffer.
+    /// The line is longer than [`LINE_LENGTH_MAX`]. Its start is in the buffer.
     TooLong,
-    /// There is none any more.
+    /// The end of the file.
     End,
 }
 
-/// Reads line by line.
+/// A reader of lines.
 pub(crate) struct Lines {
     reader: BufReader<Box<dyn Read + Send>>,
 }
 
 impl Lines {
-    /// Looks at the first bytes whether they are compressed. Every byte that is read from `source` is counted in `bytes`.
+    /// Detects compression from the first bytes. Bytes that are read from `source` are counted in
+    /// `bytes`.
     pub(crate) fn open(source: Source, bytes: Arc<AtomicU64>) -> std::io::Result<Self> {
         let mut counted = Counted { reader: source.reader, bytes };
         let mut start = [0; 2];
@@ -59,7 +60,7 @@ impl Lines {
         Ok(Self { reader: BufReader::with_capacity(BUFFER, reader) })
     }
 
-    /// Puts the next line in `buffer`.
+    /// Reads the next line into `buffer`.
     pub(crate) fn next(&mut self, buffer: &mut Vec<u8>) -> std::io::Result<Line> {
         buffer.clear();
         let mut too_long = false;
@@ -73,9 +74,9 @@ impl Lines {
             let end = memchr::memchr(b'\n', available);
             let part = &available[..end.unwrap_or(available.len())];
             any |= !available.is_empty();
-            let room = LINE_LENGTH_MAX - buffer.len();
-            too_long |= part.len() > room;
-            buffer.extend_from_slice(&part[..part.len().min(room)]);
+            let free = LINE_LENGTH_MAX - buffer.len();
+            too_long |= part.len() > free;
+            buffer.extend_from_slice(&part[..part.len().min(free)]);
             let (used, at_end) = (part.len() + usize::from(end.is_some()), available.is_empty());
             self.reader.consume(used);
             if end.is_some() || at_end {
@@ -93,7 +94,7 @@ impl Lines {
     }
 }
 
-/// Counts what is read.
+/// A reader that counts bytes.
 struct Counted {
     reader: Box<dyn Read + Send>,
     bytes: Arc<AtomicU64>,
@@ -127,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_where_they_end() {
+    fn lines_are_split_at_line_breaks() {
         assert_eq!(lines(Vec::new()), []);
         assert_eq!(lines(b"a".to_vec()), [(Line::Whole, 1)]);
         assert_eq!(lines(b"ab\r\n\nabc".to_vec()), [(Line::Whole, 2), (Line::Whole, 0), (Line::Whole, 3)]);
     }
 
     #[test]
-    fn a_long_line_is_told_and_skipped() {
+    fn long_line_is_reported_and_skipped() {
         let long = |length: usize| [vec![b'x'; length], b"\nnext\n".to_vec()].concat();
         let expected = [(Line::Whole, LINE_LENGTH_MAX), (Line::Whole, 4)];
         assert_eq!(lines(long(LINE_LENGTH_MAX)), expected);
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_read_also_in_several_parts() {
+    fn gzip_with_several_members_is_read() {
         let part = |text: &[u8]| {
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
             encoder.write_all(text).unwrap();

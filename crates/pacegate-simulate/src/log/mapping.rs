@@ -1,19 +1,19 @@
-//! Which field of the log is which part of a request.
+//! The mapping of fields of the log to parts of a request.
 
 use pacegate::identity;
 
 use crate::error::SimulateError;
 use crate::words::first_lines;
 
-/// More dimensions than anybody counts by at once.
+/// Maximum number of dimensions.
 const DIMENSIONS_MAX: usize = 16;
-/// Parts of a request that are no dimension.
+/// Parts of a request that are not dimensions.
 const PARTS: [&str; 7] = ["time", "endpoint", "method", "request", "status", "cost", "tier"];
 
-/// What the parts for costs in other units than requests start with.
+/// Prefix of parts that are costs in other units than requests.
 const COST_OF: &str = "cost.";
 
-/// What is known by these names is found without being told. The first that the log has is taken.
+/// Usual names of fields, which need no `--map`. The first one that the log has is used.
 const USUAL: [(&str, &[&str]); 9] = [
     (
         "time",
@@ -55,7 +55,7 @@ const USUAL: [(&str, &[&str]); 9] = [
     ("tier", &["tier"]),
 ];
 
-/// What was asked for by `--map`: parts of a request, and the fields they are in.
+/// The value of `--map`: parts of a request, and their fields.
 ///
 /// ```
 /// use pacegate_simulate::FieldMap;
@@ -75,17 +75,17 @@ impl std::str::FromStr for FieldMap {
         for pair in text.split(',') {
             let (part, field) = pair
                 .split_once('=')
-                .ok_or_else(|| format!("`{pair}` is not of the form PART=FIELD, like user=account.id"))?;
+                .ok_or_else(|| format!("expected PART=FIELD, such as user=account.id, got `{pair}`"))?;
             let (part, field) = (part.trim(), field.trim());
             if part.is_empty() {
-                return Err(format!("`{pair}` does not say which part of a request `{field}` is"));
+                return Err(format!("expected a part of a request before `=`, got `{pair}`"));
             }
             let part = identity::dimension(part).map_err(|invalid| {
                 let reason = invalid.reason();
-                format!("`{part}` is neither a part of a request nor a dimension, which {reason}")
+                format!("`{part}` is neither a part of a request nor a dimension; a dimension {reason}")
             })?;
             if pairs.iter().any(|(other, _)| other == part) {
-                return Err(format!("`{part}` is there twice"));
+                return Err(format!("duplicate part `{part}`"));
             }
             pairs.push((part.to_owned(), field.to_owned()));
         }
@@ -94,14 +94,14 @@ impl std::str::FromStr for FieldMap {
 }
 
 impl FieldMap {
-    /// Adds what another option says; the same part twice is a mistake.
+    /// Adds the parts of another `--map`.
     ///
     /// # Errors
-    /// Which part it is.
+    /// A message about a duplicate part.
     pub fn merge(&mut self, other: Self) -> Result<(), String> {
         for (part, field) in other.0 {
             if self.0.iter().any(|(known, _)| *known == part) {
-                return Err(format!("`{part}` is there twice"));
+                return Err(format!("duplicate part `{part}`"));
             }
             self.0.push((part, field));
         }
@@ -117,24 +117,27 @@ impl FieldMap {
 #[derive(Clone, Debug)]
 pub(crate) struct Available {
     pub(crate) names: Vec<String>,
-    /// How many lines were looked at, where others may have further fields.
+    /// Number of lines that were examined, if other lines can have more fields.
     pub(crate) in_lines: Option<usize>,
-    /// Whether nothing of the log may be shown: without its header, the first line of a log gives the names.
+    /// Whether errors do not quote the log: if the header of a CSV file is missing, the names are
+    /// values of its first line.
     pub(crate) hidden: bool,
 }
 
 impl Available {
-    /// What fields there are, for whoever has to choose one.
+    /// Returns the list of fields for an error message.
     fn list(&self) -> String {
         let names = if self.hidden { format!("{} fields", self.names.len()) } else { self.names.join(", ") };
         match self.in_lines {
-            None => format!("it has {names}"),
-            Some(lines) => format!("in its {} there are {names}", first_lines(lines)),
+            None => format!("the log has {names}"),
+            Some(lines) => {
+                format!("the {} {} {names}", first_lines(lines), if lines == 1 { "has" } else { "have" })
+            }
         }
     }
 }
 
-/// Where each part of a request is. A slot is a place among the fields that are read from every line.
+/// The fields of the parts of a request. A slot is the index of a field that is parsed from a line.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapping {
     /// The field of each slot.
@@ -142,7 +145,7 @@ pub(crate) struct Mapping {
     pub(crate) time: usize,
     pub(crate) endpoint: Option<usize>,
     pub(crate) method: Option<usize>,
-    /// Method and endpoint in one, like `GET /a HTTP/1.1`.
+    /// Method and endpoint in one field, such as `GET /a HTTP/1.1`.
     pub(crate) request: Option<usize>,
     pub(crate) status: Option<usize>,
     pub(crate) cost: Option<usize>,
@@ -150,12 +153,13 @@ pub(crate) struct Mapping {
     pub(crate) costs: Vec<(String, usize)>,
     pub(crate) tier: Option<usize>,
     pub(crate) dimensions: Vec<(String, usize)>,
-    /// Whether what lines say may not be shown.
+    /// Whether errors do not quote the log.
     pub(crate) hidden: bool,
 }
 
 impl Mapping {
-    /// Follows `map`, and finds the rest by its usual name; the dimensions of the rules by their own names as well.
+    /// Uses `map`, and finds other parts by their usual names. The dimensions of the rules are also
+    /// found by their own names.
     pub(crate) fn find(
         map: &FieldMap,
         available: &Available,
@@ -219,7 +223,7 @@ impl Mapping {
         })
     }
 
-    /// Every part and its field, to be told.
+    /// Returns every part and its field, for the report.
     pub(crate) fn pairs(&self) -> Vec<(String, String)> {
         let parts = [
             ("time", Some(self.time)),
@@ -237,7 +241,8 @@ impl Mapping {
     }
 }
 
-/// The field of a part; `None` when the log has none. An empty field in the map takes the part away.
+/// Returns the field of a part, or `None` if the log has none. An empty field in the map disables
+/// the part.
 fn find_field(part: &str, map: &FieldMap, available: &Available) -> Result<Option<String>, SimulateError> {
     let has = |name: &&str| available.names.iter().any(|known| known == name);
     match map.field(part) {
@@ -259,7 +264,7 @@ fn find_field(part: &str, map: &FieldMap, available: &Available) -> Result<Optio
 fn missing(part: &str, available: &Available) -> SimulateError {
     let first = part.split(' ').next().unwrap_or(part);
     SimulateError::misused(format!(
-        "no field of the log is known to be the {part}; say which one is with --map {first}=FIELD; {}",
+        "no field of the log is known to be the {part}; set it with --map {first}=FIELD; {}",
         available.list()
     ))
 }
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_names_are_found_and_others_are_told() {
+    fn usual_names_are_found_and_others_are_mapped() {
         let caddy = available(&["ts", "status", "request.remote_ip", "request.method", "request.uri"], true);
         let expected =
             "time=ts endpoint=request.uri method=request.method status=status ip=request.remote_ip";
@@ -299,21 +304,21 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_names_the_fields_there_are() {
+    fn mapping_errors_list_the_fields() {
         let own = available(&["when", "who"], false);
         assert_eq!(
             found("time=at", &own).unwrap_err(),
-            "--map time=at: the log has no field `at`; it has when, who"
+            "--map time=at: the log has no field `at`; the log has when, who"
         );
         assert_eq!(
             found("", &own).unwrap_err(),
-            "no field of the log is known to be the time; say which one is with --map time=FIELD; it has when, who"
+            "no field of the log is known to be the time; set it with --map time=FIELD; the log has when, who"
         );
         assert!(found("time=when", &own).unwrap_err().contains("known to be the ip or user"));
         for (map, reason) in [
             ("user", "PART=FIELD"),
-            ("=x", "which part"),
-            ("a=b,a=c", "`a` is there twice"),
+            ("=x", "expected a part of a request"),
+            ("a=b,a=c", "duplicate part `a`"),
             ("a b=c", "`a b` is neither a part of a request nor a dimension"),
             ("tenänt=c", "1 to 64 lower-case letters"),
             ("Tenant=c", "must be in lower case: `tenant`"),

@@ -1,4 +1,4 @@
-//! A request as a line of the log tells it.
+//! A request of the log.
 
 use std::borrow::Cow;
 
@@ -10,15 +10,15 @@ use smallvec::SmallVec;
 use super::mapping::Mapping;
 use crate::time::LogTime;
 
-/// The fields of a line by their slots; `None` where it has none.
+/// The fields of a line by slot. `None` is a missing field.
 pub(crate) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 8]>;
 
-/// Where a line is.
+/// The position of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    /// The place of the log among all of them.
+    /// The index of the log.
     pub(crate) file: usize,
-    /// Its number, from 1.
+    /// The number of the line, from 1.
     pub(crate) line: u64,
 }
 
@@ -26,24 +26,24 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) time: LogTime,
-    /// Who made it: places among the mapping's dimensions, and identifiers.
+    /// The identities: indices of the mapping's dimensions, and identifiers.
     pub(crate) identities: SmallVec<[(u8, CompactString); 2]>,
-    /// Normalised.
+    /// The normalized endpoint.
     pub(crate) endpoint: CompactString,
-    /// Empty when it is not known, as the tier.
+    /// Empty if it is not known. The same applies to the tier.
     pub(crate) method: CompactString,
     pub(crate) tier: CompactString,
     pub(crate) status: Option<u16>,
     pub(crate) cost: Cost,
     /// Costs in other units: indices of the mapping's units.
     pub(crate) costs: SmallVec<[(u8, Cost); 1]>,
-    /// The line that it comes from.
+    /// The line of the request.
     pub(crate) place: Place,
 }
 
 #[cfg(test)]
 impl Record {
-    /// A request of somebody, for tests.
+    /// Returns a request of `name`, for tests.
     pub(crate) fn of(name: &str, time: LogTime, place: Place) -> Self {
         Self {
             time,
@@ -60,7 +60,10 @@ impl Record {
 }
 
 impl Mapping {
-    /// Puts a request together; if that cannot be done, says why.
+    /// Returns the request of a line.
+    ///
+    /// # Errors
+    /// The reason why the line is not a request.
     pub(crate) fn record(&self, fields: &Fields<'_>) -> Result<Record, String> {
         let text = |slot: Option<usize>| {
             let field = slot.and_then(|slot| fields.get(slot)?.as_deref());
@@ -74,11 +77,11 @@ impl Mapping {
             (method, endpoint) = (method.or(Some(of_request)), endpoint.or(Some(target)));
         }
         match (endpoint, self.request, self.endpoint) {
-            (None, Some(_), _) => return Err("has no request like `GET /path HTTP/1.1`".to_owned()),
+            (None, Some(_), _) => return Err("has no request such as `GET /path HTTP/1.1`".to_owned()),
             (None, None, Some(_)) => return Err("has no endpoint".to_owned()),
             _ => {}
         }
-        // What differs by a setting of a rule file stays apart here, and is compared by its limiter.
+        // Settings of a rule file are applied later, by its limiter.
         let endpoint = PathOptions::default()
             .normalise(path_of(endpoint.unwrap_or("/")))
             .map_err(|error| format!("the endpoint {error}"))?;
@@ -88,7 +91,7 @@ impl Mapping {
             let identifier = if dimension == identity::IP {
                 address(identifier).map_err(|_| {
                     format!(
-                        "{} is not an address; say which field is the ip with --map ip=FIELD",
+                        "{} is not an address; set the field with --map ip=FIELD",
                         self.quoted(identifier)
                     )
                 })?
@@ -100,7 +103,7 @@ impl Mapping {
             identities.push((place as u8, CompactString::new(identifier)));
         }
         if identities.is_empty() {
-            return Err("does not say who made the request".to_owned());
+            return Err("has no identity, such as a user or an address".to_owned());
         }
         let status = text(self.status)
             .map(|status| status.parse().map_err(|_| format!("{} is not a status", self.quoted(status))));
@@ -113,7 +116,7 @@ impl Mapping {
         let cost = text(self.cost).map(parse);
         let mut costs = SmallVec::new();
         for (index, (_, slot)) in self.costs.iter().enumerate() {
-            // A request that took nothing of a unit is not held against its limits.
+            // A request with cost 0 in a unit does not count for the limits of that unit.
             if let Some(cost) = text(Some(*slot)).filter(|cost| *cost != "0") {
                 costs.push((index as u8, parse(cost)?));
             }
@@ -131,13 +134,13 @@ impl Mapping {
         })
     }
 
-    /// What a line has, unless that is to be hidden.
+    /// Quotes a value, unless the log is hidden.
     fn quoted(&self, text: &str) -> String {
         if self.hidden { "a value".to_owned() } else { format!("`{}`", excerpt(text)) }
     }
 }
 
-/// The beginning of a text that somebody else wrote, fit to be shown.
+/// Returns the start of a text of the log, safe to print.
 pub(crate) fn excerpt(text: &str) -> String {
     const CHARACTERS_MAX: usize = 80;
     match text.char_indices().nth(CHARACTERS_MAX) {
@@ -146,12 +149,12 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
 }
 
-/// A text that somebody else wrote, with nothing in it that a terminal would obey.
+/// Returns a text of the log without control characters, which could change a terminal.
 pub(crate) fn visible(text: &str) -> String {
     text.chars().flat_map(visible_character).collect()
 }
 
-/// Control characters, and those that turn the direction of a text, as escapes.
+/// Escapes control characters and characters that change the direction of text.
 fn visible_character(character: char) -> impl Iterator<Item = char> {
     let hidden = character.is_control()
         || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
@@ -160,7 +163,7 @@ fn visible_character(character: char) -> impl Iterator<Item = char> {
     escaped.into_iter().flatten().chain(plain)
 }
 
-/// `GET /path HTTP/1.1`; the protocol may be missing, and a path may have blanks that nobody escaped.
+/// Splits `GET /path HTTP/1.1`. The protocol can be missing, and the path can contain spaces.
 fn split_request(request: &str) -> Option<(&str, &str)> {
     let (method, rest) = request.split_once(' ')?;
     let target = match rest.rsplit_once(' ') {
@@ -172,7 +175,7 @@ fn split_request(request: &str) -> Option<(&str, &str)> {
     (is_method && !target.is_empty()).then_some((method, target))
 }
 
-/// The path of a target that may be a whole address, as proxies log it.
+/// Returns the path of a target, which is a whole URL in logs of proxies.
 fn path_of(target: &str) -> &str {
     if target.starts_with('/') {
         return target;
@@ -181,8 +184,9 @@ fn path_of(target: &str) -> &str {
     rest.find('/').map_or("/", |slash| &rest[slash..])
 }
 
-/// An address in its one spelling, with all of its bits: each set of rules has an IPv6 prefix of its own. Of a list of addresses, as in
-/// `X-Forwarded-For`, it is the last one, which the nearest proxy added.
+/// Returns the canonical form of an address, with all of its bits: each set of rules has its own
+/// IPv6 prefix. Of a list, as in `X-Forwarded-For`, it is the last address, which the nearest proxy
+/// added.
 fn address(text: &str) -> Result<Cow<'_, str>, Invalid> {
     identity::identifier(identity::IP, text.rsplit(',').next().unwrap_or(text).trim(), 128)
 }
@@ -192,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_have_one_spelling() {
+    fn addresses_are_canonical() {
         let rows = [
             ("192.0.2.1", Some("192.0.2.1")),
             ("192.0.2.1:4711", Some("192.0.2.1")),
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_taken_apart() {
+    fn requests_are_split() {
         let rows = [
             ("GET /a?b=c HTTP/1.1", Some(("GET", "/a?b=c"))),
             ("GET /a b HTTP/1.1", Some(("GET", "/a b"))),
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn excerpts_show_what_is_hidden() {
+    fn excerpts_escape_control_characters() {
         assert_eq!(excerpt("a\u{1b}[31m\tb\u{202e}"), "a\\u{1b}[31m\\tb\\u{202e}");
         assert_eq!(excerpt(&"é".repeat(100)).chars().count(), 81);
     }

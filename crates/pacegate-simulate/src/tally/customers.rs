@@ -1,4 +1,5 @@
-//! Everyone in the log: how often they came, and how often they would have been blocked, by whatever rule. Each request is one customer's.
+//! Customers: the number of their requests, and of those that any rule would have blocked. Each
+//! request has one customer.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::time::Duration;
@@ -12,37 +13,37 @@ use smallvec::SmallVec;
 use super::SETS_MAX;
 use super::rules::Culprit;
 
-/// Who comes in several of these is there regularly.
+/// Length of a period. A regular customer sends requests in several periods.
 pub(crate) const PERIOD: Duration = Duration::from_secs(600);
-/// How many of those to blame are told apart for one customer.
+/// Maximum number of culprits that are tracked per customer.
 const CULPRITS_MAX: usize = 4;
 
-/// One identity of the log.
+/// A customer: one identity of the log.
 #[derive(Debug)]
 pub(crate) struct Customer {
-    /// The place of its dimension.
+    /// The index of its dimension.
     pub(crate) dimension: u8,
     pub(crate) identifier: CompactString,
     pub(crate) requests: u64,
-    /// In how many periods it came.
+    /// Number of periods with requests.
     pub(crate) periods: u32,
     last_period: u32,
-    /// What each set of rules did to it; most customers are never blocked.
+    /// Blocked requests by set of rules. Most customers are never blocked.
     hurt: Option<Box<[Hurt; SETS_MAX]>>,
 }
 
-/// How often and when somebody was blocked.
+/// The blocked requests of a customer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hurt {
     pub(crate) blocked: u64,
     pub(crate) first: Timestamp,
     pub(crate) last: Timestamp,
-    /// When the blocked requests in a row began, of which the last request was one.
+    /// Start of the current run of blocked requests.
     stretch: Option<Timestamp>,
-    /// The longest time with nothing but blocked requests, from the first of them to the last.
+    /// The longest run of blocked requests, from the first to the last.
     pub(crate) longest: Duration,
-    /// Who is to blame, and how often. Where there are more than fit, a new one takes the place of the least and its count, so that whoever is
-    /// to blame for most of it stays.
+    /// Culprits and their counts. Beyond the maximum, a new culprit replaces the least frequent one
+    /// and inherits its count, so the most frequent one is kept (space-saving algorithm).
     culprits: SmallVec<[(Culprit, u64); CULPRITS_MAX]>,
 }
 
@@ -71,20 +72,20 @@ impl Hurt {
 }
 
 impl Customer {
-    /// What a set of rules did to it; `None` if nothing.
+    /// Returns the requests that a set of rules blocked, or `None` if there are none.
     pub(crate) fn hurt(&self, set: usize) -> Option<&Hurt> {
         self.hurt.as_ref().map(|hurt| &hurt[set]).filter(|hurt| hurt.blocked > 0)
     }
 }
 
-/// Everyone, up to a bound.
+/// All customers, up to a bound.
 #[derive(Debug)]
 pub(crate) struct Customers {
     index: HashTable<u32>,
     all: Vec<Customer>,
     hasher: RandomState,
     max: usize,
-    /// How often somebody beyond the bound was seen.
+    /// Number of requests of customers beyond the bound.
     pub(crate) untracked: u64,
 }
 
@@ -97,7 +98,8 @@ impl Customers {
         &self.all
     }
 
-    /// Counts a request of one identity; `blocked` says for each set of rules who blocked it.
+    /// Counts a request of a customer. `blocked` is the culprit of each set of rules that blocked
+    /// it.
     pub(crate) fn count(
         &mut self,
         dimension: u8,
@@ -168,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stretch_ends_with_the_next_request_that_passes() {
+    fn run_of_blocked_requests_ends_with_an_allowed_one() {
         let mut customers = Customers::new(1);
         let culprit = |rule| Some(Culprit { rule, key: 0 });
         let history = [
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_to_blame_most_often_is_named() {
+    fn most_frequent_culprit_is_reported() {
         let blamed = |rules: &[(u32, usize)]| {
             let mut hurt = Hurt::default();
             for (rule, times) in rules {

@@ -1,4 +1,4 @@
-//! Where requests went.
+//! Requests by endpoint.
 
 use std::borrow::Cow;
 
@@ -7,12 +7,12 @@ use hashbrown::HashMap;
 
 use super::SETS_MAX;
 
-/// How many endpoints are told apart; the others are counted together.
+/// Maximum number of endpoints. Further ones are counted together.
 const ENDPOINTS_MAX: usize = 10_000;
-/// Shorter words that look like hexadecimal digits may be words.
+/// Minimum length of a hexadecimal number. Shorter ones can be words.
 const HEXADECIMAL_MIN: usize = 16;
 
-/// What happened at one endpoint.
+/// The requests of one endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EndpointCount {
     pub(crate) requests: u64,
@@ -47,7 +47,7 @@ impl Endpoints {
         }
     }
 
-    /// Those with the most blocked requests first.
+    /// Returns the endpoints, those with the most blocked requests first.
     pub(crate) fn sorted(&self) -> Vec<(&str, EndpointCount)> {
         let mut all: Vec<(&str, EndpointCount)> =
             self.counts.iter().map(|(name, count)| (name.as_str(), *count)).collect();
@@ -58,7 +58,8 @@ impl Endpoints {
     }
 }
 
-/// `/orders/{id}` for `/orders/17`: what differs by a number is one endpoint to the reader of a report.
+/// Returns `/orders/{id}` for `/orders/17`, so that endpoints that differ by a number are counted
+/// together.
 fn without_numbers(endpoint: &str) -> Cow<'_, str> {
     if !endpoint.bytes().any(|byte| byte.is_ascii_digit()) || !endpoint.split('/').any(is_number) {
         return Cow::Borrowed(endpoint);
@@ -68,7 +69,7 @@ fn without_numbers(endpoint: &str) -> Cow<'_, str> {
     Cow::Owned(parts.join("/"))
 }
 
-/// Digits, or a long hexadecimal number with or without hyphens, as identifiers have.
+/// Whether a part is a decimal number, or a long hexadecimal number with or without hyphens.
 fn is_number(part: &str) -> bool {
     let digits = |byte: u8| byte.is_ascii_digit();
     let hexadecimal = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_one_endpoint() {
+    fn numbers_are_replaced() {
         let rows = [
             ("/", "/"),
             ("/orders/17", "/orders/{id}"),

@@ -1,4 +1,4 @@
-//! Every key of every rule: how often it was judged, how often there was no room, and how much it would have needed.
+//! Keys of rules: their requests, those over the limit, and the limit that would be sufficient.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 
@@ -7,23 +7,23 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use pacegate::{Algorithm, Limit, Timestamp};
 
-/// How much a key would need never to be blocked, from all its requests, whether they were let pass or not.
+/// The limit or burst that a key needs for all its requests to be allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Need {
-    /// The time of the last request, or the number of its window.
+    /// Time of the last request, or index of its window.
     at: u64,
     current: f64,
     previous: f64,
-    /// The most there ever was.
+    /// The maximum so far.
     pub(crate) peak: f64,
 }
 
-/// What a need is a number of.
+/// The setting that a need is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NeedOf {
     /// The limit: requests of one window.
     Limit,
-    /// The burst, at the rate that the rule has.
+    /// The burst, at the rate of the rule.
     Burst,
 }
 
@@ -37,7 +37,7 @@ impl NeedOf {
 }
 
 impl Need {
-    /// Which number of a limit it is about.
+    /// Returns the setting of the limit that the need is about.
     pub(crate) fn of(limit: &Limit) -> NeedOf {
         match limit.algorithm() {
             Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => NeedOf::Burst,
@@ -45,12 +45,12 @@ impl Need {
         }
     }
 
-    /// Whether the number is what it takes to the last request: the log of a sliding log is not kept, and a sliding counter stands for it.
+    /// Whether the number is exact. For a sliding log it is estimated with a sliding counter.
     pub(crate) fn is_exact(limit: &Limit) -> bool {
         limit.algorithm() != Algorithm::SlidingLog
     }
 
-    /// Counts a request as the limit would if it had room for everything.
+    /// Counts a request as the algorithm does without a limit.
     pub(crate) fn add(&mut self, limit: &Limit, at: Timestamp, cost: u32) {
         let (now, cost) = (at.as_micros(), f64::from(cost));
         let window = limit.window().as_micros() as u64;
@@ -79,7 +79,7 @@ impl Need {
         self.peak = self.peak.max(level);
     }
 
-    /// The whole number that would have been enough. A millionth is what doubles may be off by.
+    /// Returns the smallest sufficient number. A millionth is the tolerance for rounding errors.
     pub(crate) fn enough(&self) -> u64 {
         (self.peak - 1e-6).ceil() as u64
     }
@@ -89,10 +89,11 @@ impl Need {
 #[derive(Debug)]
 pub(crate) struct KeyEntry {
     pub(crate) rule: u32,
-    /// The identifier and, where each endpoint has a counter of its own, a line break and the endpoint: identifiers have none.
+    /// The identifier. With a counter per endpoint, a line break and the endpoint follow:
+    /// identifiers contain no line breaks.
     pub(crate) name: CompactString,
     pub(crate) requests: u32,
-    /// How often this rule had no room.
+    /// Number of requests over the limit of this rule.
     pub(crate) blocked: u32,
     pub(crate) need: Need,
 }
@@ -118,7 +119,7 @@ impl KeyTable {
         }
     }
 
-    /// The place of a key, which is added if there is room.
+    /// Returns the index of a key, which is added unless the table is full.
     pub(crate) fn place(&mut self, rule: u32, identifier: &str, endpoint: Option<&str>) -> Option<u32> {
         let name = match endpoint {
             None => identifier,
@@ -189,8 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn a_need_is_what_a_limit_without_end_would_have_counted() {
-        // Ten seconds, a request a second at the rate, and windows that start at multiples of ten seconds.
+    fn need_is_the_peak_without_a_limit() {
+        // Windows of ten seconds start at multiples of ten seconds. The rate is one request per
+        // second.
         assert_eq!(peak(Algorithm::FixedWindow, &[8, 9, 9, 10, 10]), 3.0);
         assert_eq!(peak(Algorithm::SlidingCounter, &[8, 9, 9, 10, 10]), 5.0);
         assert_eq!(peak(Algorithm::SlidingCounter, &[9, 9, 15, 25]), 2.0);
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_told_apart_and_bounded() {
+    fn keys_are_distinct_and_bounded() {
         let mut table = KeyTable::new(3);
         let first = table.place(0, "a", None);
         assert_eq!(table.place(0, "a", None), first);

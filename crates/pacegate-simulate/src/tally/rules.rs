@@ -1,4 +1,4 @@
-//! What each rule did.
+//! Results of rules.
 
 use std::sync::Arc;
 
@@ -7,42 +7,42 @@ use pacegate::{Check, Decision, Mode, NamedLimit, Timestamp};
 
 use super::keys::KeyTable;
 
-/// As many as a set can have rules. Limits that are made for one request are searched for each time once there are so many.
+/// Maximum number of limits that are found by address: the maximum number of rules of a set.
 const ADDRESSES_MAX: usize = 100_000;
 
-/// What a rule did. Variants that look the same from outside are one row.
+/// The results of a rule. Variants that look the same in a report share a row.
 #[derive(Debug)]
 pub(crate) struct RuleRow {
     pub(crate) limit: Arc<NamedLimit>,
-    /// How many requests it judged.
+    /// Number of requests that the rule applied to.
     pub(crate) requests: u64,
-    /// How many it had no room for; a rule that only watches let them pass.
+    /// Number of requests over the limit. In shadow mode they are allowed.
     pub(crate) blocked: u64,
-    /// How many requests of keys beyond the bound there were.
+    /// Number of requests of keys beyond the bound.
     pub(crate) untracked: u64,
 }
 
-/// Who is to blame for a block: a rule and, if it is tracked, its key.
+/// What blocked a request: a rule and, if it is tracked, its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Culprit {
     pub(crate) rule: u32,
-    /// `u32::MAX` for one that is not tracked.
+    /// `u32::MAX` if the key is not tracked.
     pub(crate) key: u32,
 }
 
-/// What a set of rules did.
+/// The results of a set of rules.
 #[derive(Debug)]
 pub(crate) struct RuleTally {
     rows: Vec<RuleRow>,
-    /// Rows by the address of a limit, which is held so that nobody else gets its address.
+    /// Rows by the address of a limit. The limit is kept alive, so that its address stays unique.
     by_address: HashMap<usize, (u32, Arc<NamedLimit>), foldhash::fast::RandomState>,
     pub(crate) keys: KeyTable,
     pub(crate) allowed: u64,
     pub(crate) blocked: u64,
-    /// Requests that passed and that a rule that only watches would have blocked.
+    /// Allowed requests that a rule in shadow mode would have blocked.
     pub(crate) would_block: u64,
-    /// The rows that had no room for the last request, for the time series.
-    pub(crate) without_room: Vec<u32>,
+    /// The rows whose limit the last request exceeded, for the time series.
+    pub(crate) over_limit: Vec<u32>,
 }
 
 impl RuleTally {
@@ -54,7 +54,7 @@ impl RuleTally {
             allowed: 0,
             blocked: 0,
             would_block: 0,
-            without_room: Vec::new(),
+            over_limit: Vec::new(),
         }
     }
 
@@ -62,9 +62,10 @@ impl RuleTally {
         &self.rows
     }
 
-    /// Counts a decision on `check`, whose endpoint is normalised; says who is to blame if it was denied.
+    /// Counts a decision on `check`, whose endpoint is normalized. Returns the culprit if it was
+    /// denied.
     pub(crate) fn count(&mut self, check: &Check<'_>, at: Timestamp, decision: &Decision) -> Option<Culprit> {
-        self.without_room.clear();
+        self.over_limit.clear();
         let binding = decision.binding_index();
         let mut culprit = None;
         let mut watched = false;
@@ -76,7 +77,7 @@ impl RuleTally {
             if blocked {
                 row.blocked += 1;
                 watched |= limit.mode == Mode::Shadow;
-                self.without_room.push(rule);
+                self.over_limit.push(rule);
             }
             let named = check.identities().iter().find(|(dimension, _)| *dimension == limit.dimension());
             let endpoint = check.endpoint.filter(|_| limit.is_per_endpoint());
@@ -100,7 +101,8 @@ impl RuleTally {
         culprit
     }
 
-    /// What the keys of each rule would need, in ascending order, and how many of them were blocked.
+    /// Returns the needs of the keys of each rule in ascending order, and the number of blocked
+    /// keys.
     pub(crate) fn keys_by_rule(&self) -> Vec<(Vec<u64>, u64)> {
         let mut rules = vec![(Vec::new(), 0); self.rows.len()];
         for entry in self.keys.entries() {
@@ -112,7 +114,7 @@ impl RuleTally {
         rules
     }
 
-    /// The row of a limit, which is added if there is none like it.
+    /// Returns the index of the row of a limit, which is added if it is new.
     fn row(&mut self, limit: &Arc<NamedLimit>) -> u32 {
         let address = Arc::as_ptr(limit).addr();
         if let Some((row, _)) = self.by_address.get(&address) {
@@ -130,7 +132,7 @@ impl RuleTally {
     }
 }
 
-/// Whether two limits cannot be told apart in a report.
+/// Whether two limits look the same in a report.
 pub(crate) fn looks_same(a: &NamedLimit, b: &NamedLimit) -> bool {
     let seen = |limit: &NamedLimit| (limit.limit, limit.mode, limit.why, limit.is_per_endpoint());
     a.name == b.name && a.dimension() == b.dimension() && seen(a) == seen(b)

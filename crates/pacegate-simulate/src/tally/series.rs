@@ -1,20 +1,21 @@
-//! How much there was over time, in a bounded number of steps that grow with the log.
+//! Requests over time, in a bounded number of steps that grow with the log.
 
 use pacegate::Timestamp;
 
 use super::SETS_MAX;
 
-/// How many steps there are at most: as many as a chart can show.
+/// Maximum number of steps, which is what a chart can show.
 pub(crate) const STEPS_MAX: usize = 240;
-/// The lengths of a step in seconds. Each is a multiple of the one before, so that steps can be put together.
+/// Lengths of a step in seconds. Each is a multiple of the previous one, so that steps can be
+/// merged.
 const LADDER: [u64; 10] = [1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800];
 
-/// What there was in one step.
+/// The requests of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) requests: u64,
     pub(crate) blocked: [u64; SETS_MAX],
-    /// What each rule had no room for, by set.
+    /// Requests over the limit of each rule, by set.
     pub(crate) by_rule: [Vec<u64>; SETS_MAX],
 }
 
@@ -43,7 +44,7 @@ impl Step {
 pub(crate) struct Steps {
     /// The length of a step in seconds.
     pub(crate) length: u64,
-    /// The number of the first step since 1970.
+    /// Index of the first step, counted from 1970.
     first: Option<u64>,
     pub(crate) steps: Vec<Step>,
 }
@@ -55,12 +56,12 @@ impl Default for Steps {
 }
 
 impl Steps {
-    /// When the first step begins.
+    /// Returns the start of the first step.
     pub(crate) fn start(&self) -> Timestamp {
         Timestamp::from_micros(self.first.unwrap_or_default() * self.length * 1_000_000)
     }
 
-    /// The step of a request that is not before those counted already.
+    /// Returns the step of a request, which is not earlier than previous ones.
     pub(crate) fn at(&mut self, at: Timestamp) -> &mut Step {
         let seconds = at.as_micros() / 1_000_000;
         loop {
@@ -76,16 +77,16 @@ impl Steps {
         }
     }
 
-    /// Counts what rules of a set had no room for.
-    pub(crate) fn count(&mut self, at: Timestamp, set: usize, blocked: bool, without_room: &[u32]) {
+    /// Counts the requests over the limits of rules of a set.
+    pub(crate) fn count(&mut self, at: Timestamp, set: usize, blocked: bool, over_limit: &[u32]) {
         let step = self.at(at);
         step.blocked[set] += u64::from(blocked);
-        for rule in without_room {
+        for rule in over_limit {
             *step.rule_mut(set, *rule as usize) += 1;
         }
     }
 
-    /// Puts several steps together to one.
+    /// Merges steps into longer ones.
     fn lengthen(&mut self) {
         let next = LADDER.into_iter().find(|length| *length > self.length).unwrap_or(self.length * 2);
         let factor = next / self.length;
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_grow_and_lose_nothing() {
+    fn merged_steps_keep_all_counts() {
         for span in [1, 239, 240, 1_000, 86_400, 40_000_000, 4_000_000_000] {
             let mut steps = Steps::default();
             let start = 1_790_000_123;

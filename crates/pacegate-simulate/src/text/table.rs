@@ -1,20 +1,20 @@
-//! Columns that line up.
+//! A table of text with aligned columns.
 
-/// Where a column's text stands.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Align {
     Left,
     Right,
 }
 
-/// A table of text, with a line of names first.
+/// A table with a header line.
 #[derive(Debug)]
 pub(super) struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
 }
 
-/// How wide a table is at most. Where it does not fit, the widest column of text gives way, down to a bound; what is cut off ends with a mark.
+/// Maximum width of a table. The widest columns of text are shortened to fit, down to a minimum.
 const WIDTH_MAX: usize = 100;
 const COLUMN_MIN: usize = 12;
 const BETWEEN: usize = 2;
@@ -28,7 +28,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table, each line indented by two blanks.
+    /// Appends the table to `text`, with each line indented by two spaces.
     pub(super) fn render(&self, text: &mut String) {
         let header: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let widths = self.widths(&header);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_text_gives_way() {
+    fn widest_text_is_shortened() {
         let text = render(&[(&"x".repeat(200), "1"), ("y", "2")]);
         assert!(text.lines().all(|line| line.chars().count() == WIDTH_MAX), "{text}");
         assert!(text.contains("xx…  1\n"), "{text}");

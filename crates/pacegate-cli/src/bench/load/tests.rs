@@ -1,4 +1,4 @@
-//! Loads on a service that is not there, in a time that does not pass by itself.
+//! Loads on a simulated service, in paused time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,15 +11,15 @@ use crate::bench::keys::Distribution;
 use crate::bench::record::{Record, Verdict};
 use crate::bench::summary::corrected;
 
-const ALLOWED: Answer = Answer { verdict: Verdict::Allowed, degraded: false };
+const ALLOWED: Decision = Decision { verdict: Verdict::Allowed, degraded: false };
 
-/// Answers within a millisecond, and stands still for the sixth second.
-struct StandsStill {
+/// Responds within a millisecond, but pauses during the sixth second.
+struct Pausing {
     start: Instant,
 }
 
-impl Caller for StandsStill {
-    async fn ask(&mut self, _: u64) -> Result<Answer, Fault> {
+impl Caller for Pausing {
+    async fn check(&mut self, _: u64) -> Result<Decision, Fault> {
         let (from, until) = (self.start + Duration::from_secs(5), self.start + Duration::from_secs(6));
         sleep(Duration::from_millis(1)).await;
         if (from..until).contains(&Instant::now()) {
@@ -28,7 +28,7 @@ impl Caller for StandsStill {
         Ok(ALLOWED)
     }
 
-    fn hang_up(&mut self) {}
+    fn disconnect(&mut self) {}
 }
 
 fn plan(rate: Option<u64>) -> Plan {
@@ -42,10 +42,10 @@ fn plan(rate: Option<u64>) -> Plan {
     }
 }
 
-/// Lets requests go by the time of the test.
+/// Releases requests in the time of the test.
 async fn pace(load: Arc<Load>) {
     while let Some(next) = load.release(Instant::now()) {
-        // The timer counts in milliseconds, and would otherwise be asked again and again for less.
+        // The timer has a resolution of a millisecond; shorter sleeps would spin.
         sleep_until(next.max(Instant::now() + Duration::from_millis(1))).await;
     }
 }
@@ -54,7 +54,7 @@ async fn run(plan: Plan, callers: usize) -> (Record, Ended) {
     let load = Load::start(plan).unwrap();
     let start = load.start;
     tokio::spawn(pace(load.clone()));
-    let ended = load.run((0..callers).map(|_| StandsStill { start }), pending()).await;
+    let ended = load.run((0..callers).map(|_| Pausing { start }), pending()).await;
     (load.records.total().unwrap(), ended)
 }
 
@@ -63,14 +63,14 @@ fn milliseconds(histogram: &hdrhistogram::Histogram<u64>, quantile: f64) -> u64 
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_rate_a_pause_counts_for_every_request_that_was_due_in_it() {
+async fn pause_delays_every_request_that_was_due_during_it() {
     let (record, ended) = run(plan(Some(100)), 10).await;
     assert_eq!((record.allowed, ended.unsent), (1_000, 0));
-    // A hundred of a thousand requests were due in the pause, and waited for all of it down to nothing of it.
+    // 100 of 1,000 requests were due during the pause and waited between none and all of it.
     assert!(milliseconds(&record.latency, 0.90) < 60, "{}", milliseconds(&record.latency, 0.90));
     assert!((400..=600).contains(&milliseconds(&record.latency, 0.95)));
     assert!((880..=1_000).contains(&milliseconds(&record.latency, 0.99)));
-    // By the time on the wire alone, only the ten that were under way met with it.
+    // By service time alone, only the ten requests in flight were delayed.
     assert!(milliseconds(&record.service, 0.985) <= 2);
     let slow = record.service.count_between(500_000, 2_000_000);
     assert_eq!(slow, 10);
@@ -78,13 +78,13 @@ async fn with_a_rate_a_pause_counts_for_every_request_that_was_due_in_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_rate_a_pause_is_filled_with_the_requests_it_kept_back() {
+async fn closed_loop_is_corrected_for_coordinated_omission() {
     let (record, _) = run(plan(None), 4).await;
     assert!(record.allowed > 10_000, "{}", record.allowed);
     assert_eq!(record.service.count_between(500_000, 2_000_000), 4);
     assert!(milliseconds(&record.service, 0.99) <= 2);
     let corrected = corrected(&record.service);
-    // A caller that asks every two milliseconds at most would have asked some 500 times in that second, half of them in its first half.
+    // Each caller sends a request every 2 ms, so it omitted about 500 in that second.
     assert!(
         corrected.count_between(500_000, 2_000_000) > 500,
         "{}",
@@ -94,21 +94,21 @@ async fn without_a_rate_a_pause_is_filled_with_the_requests_it_kept_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_due_just_before_the_end_is_sent() {
+async fn requests_due_just_before_the_end_are_sent() {
     let (record, ended) = run(plan(Some(5_000)), 200).await;
     assert_eq!((record.allowed, ended.unsent), (50_000, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_too_few_callers_cannot_send_is_said() {
+async fn unsent_requests_of_too_few_callers_are_reported() {
     let (record, ended) = run(plan(Some(5_000)), 1).await;
     assert!(record.allowed < 10_000);
     assert!(ended.unsent > 20_000, "{ended:?}");
-    assert!(milliseconds(&record.latency, 0.99) > 1_000, "who waits for a caller waits");
+    assert!(milliseconds(&record.latency, 0.99) > 1_000, "waiting for a caller counts as latency");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_number_of_requests_is_exact_and_the_warm_up_does_not_count() {
+async fn number_of_requests_is_exact_and_excludes_the_warm_up() {
     for rate in [None, Some(1_000)] {
         let (record, _) = run(Plan { requests: Some(777), ..plan(rate) }, 10).await;
         assert_eq!(record.allowed, 777);
@@ -119,38 +119,38 @@ async fn the_number_of_requests_is_exact_and_the_warm_up_does_not_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_warm_up_that_is_not_done_in_time_leaves_nothing_behind() {
+async fn backlog_of_the_warm_up_is_not_measured() {
     let (record, _) = run(Plan { warmup: Duration::from_secs(2), ..plan(Some(5_000)) }, 1).await;
-    assert!(record.allowed > 4_000, "ten seconds at some 700 a second: {}", record.allowed);
+    assert!(record.allowed > 4_000, "ten seconds at about 700 requests per second: {}", record.allowed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interrupted_load_ends_with_what_there_is() {
+async fn interrupted_load_reports_its_figures() {
     let load = Load::start(plan(Some(100))).unwrap();
     let start = load.start;
     tokio::spawn(pace(load.clone()));
     let interrupt = sleep(Duration::from_secs(3));
-    let ended = load.run([StandsStill { start }], interrupt).await;
+    let ended = load.run([Pausing { start }], interrupt).await;
     assert!(ended.interrupted);
     assert_eq!(load.records.total().unwrap().allowed, 300);
 }
 
-/// Never answers.
+/// Never responds.
 struct Silent;
 
 impl Caller for Silent {
-    async fn ask(&mut self, _: u64) -> Result<Answer, Fault> {
+    async fn check(&mut self, _: u64) -> Result<Decision, Fault> {
         pending().await
     }
 
-    fn hang_up(&mut self) {}
+    fn disconnect(&mut self) {}
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_waited_for_no_longer_than_said() {
+async fn missing_response_times_out() {
     let load = Load::start(Plan { requests: Some(3), ..plan(None) }).unwrap();
     load.run([Silent], pending()).await;
     let record = load.records.total().unwrap();
-    assert_eq!(record.errors["timeout"], 1, "the plan's ten seconds are over with the first");
-    assert_eq!(milliseconds(&record.latency, 1.0) / 100, 100, "it waited at least so long");
+    assert_eq!(record.errors["timeout"], 1, "the first timeout takes all ten seconds");
+    assert_eq!(milliseconds(&record.latency, 1.0) / 100, 100, "the timeout counts as latency");
 }

@@ -1,4 +1,4 @@
-//! Frames of given figures.
+//! Frames of fixed figures.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ fn text(view: &View, width: usize, height: Option<usize>) -> Vec<String> {
 }
 
 #[test]
-fn everything_there_is_to_say_is_said() {
+fn frame_shows_all_figures() {
     let lines = text(&view(), 80, None);
     let expected = [
         "pacegate 0.1.0  http://127.0.0.1:8080  ready  up 1h 2m 5s  3 connections",
@@ -70,7 +70,7 @@ fn rules_show_how_they_change_and_are_sorted() {
 }
 
 #[test]
-fn a_restart_is_no_burst() {
+fn restart_is_not_shown_as_a_burst() {
     let mut view = view();
     view.lost = Some("could not reach http://127.0.0.1:8080".into());
     let lines = text(&view, 80, None);
@@ -80,11 +80,14 @@ fn a_restart_is_no_burst() {
     view.update(next, Some(Duration::from_secs(1)));
     let lines = text(&view, 80, None);
     assert!(!lines[0].contains("reconnecting"));
-    assert!(!lines.join("\n").contains("990"), "what was counted while nobody looked is not of this second");
+    assert!(
+        !lines.join("\n").contains("990"),
+        "counts from before the reconnect are not part of this second"
+    );
 }
 
 #[test]
-fn it_fits_into_every_terminal() {
+fn frame_fits_into_every_terminal() {
     let mut full = figures();
     full.heaviest = (0..10).map(|_| full.heaviest[0].clone()).collect();
     full.rules = (0..100).map(|_| full.rules[0].clone()).collect();
@@ -102,6 +105,18 @@ fn it_fits_into_every_terminal() {
     assert!(lines[23].starts_with("q quits   sort rules by [b]locked [a]llowed [n]ame"), "{lines:?}");
     assert!(lines.iter().filter(|line| line.starts_with("user u1")).count() >= 4, "{lines:?}");
     assert!(lines.iter().filter(|line| line.starts_with("calm")).count() >= 4, "{lines:?}");
+}
+
+#[test]
+fn long_ids_are_shortened_in_the_middle() {
+    let mut long = figures();
+    long.heaviest[0].identifier = "0f8fad5b-d9cb-469f-a165-70867728950e".into();
+    long.heaviest[1].identifier = "宽宽宽宽宽宽宽宽宽宽宽宽".into();
+    let mut view = view();
+    view.update(long, None);
+    let lines = text(&view, 80, None);
+    assert!(lines[13].starts_with("user 0f8f…67728950e     1,000         2"), "{lines:?}");
+    assert!(lines[14].starts_with("ip 宽宽宽…宽宽宽宽          7         0"), "{lines:?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use axum::response::Response;
 use hyper::StatusCode;
 use pacegate::{LimitOverride, explain::EffectiveLimit, identity, rules::DEFAULT_NAME};
 use pacegate_catalog::{CUSTOM_LIMITS_MAX, Sources, User, UserChange};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -98,10 +99,14 @@ pub(crate) struct TierRequest {
     version: Option<Integer>,
     /// Must equal the current value.
     updated_at: Option<String>,
+    /// Ignored.
+    #[schema(value_type = Option<Vec<String>>)]
+    #[expect(dead_code, reason = "accepted and ignored")]
+    warnings: Option<IgnoredAny>,
 }
 
 /// Distinguishes `null` from an absent field.
-fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+pub(super) fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::<T>::deserialize(from).map(Some)
@@ -120,6 +125,10 @@ struct UserResponse<'a> {
     version: i64,
     #[schema(value_type = value::Time)]
     updated_at: String,
+    /// Values that have no effect, such as a tier that no rule has. Only in responses to changes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    warnings: Vec<String>,
 }
 
 impl<'a> UserResponse<'a> {
@@ -133,6 +142,7 @@ impl<'a> UserResponse<'a> {
                 .collect(),
             version: user.version,
             updated_at: rfc3339(user.updated_at),
+            warnings: Vec::new(),
         }
     }
 }
@@ -222,7 +232,16 @@ pub(crate) async fn put_tier(
         catalog.put_user(actor, &user_id, wanted, expected)
     });
     let user = write.await?;
-    Ok(shown(StatusCode::OK, &UserResponse::new(&user), user.version))
+    let warning = user.tier.as_deref().and_then(|tier| tier_warning(&managed.live.sources(), tier));
+    let body = UserResponse { warnings: warning.into_iter().collect(), ..UserResponse::new(&user) };
+    Ok(shown(StatusCode::OK, &body, user.version))
+}
+
+/// The warning for a tier that no rule has.
+pub(super) fn tier_warning(current: &Sources, tier: &str) -> Option<String> {
+    let is_known = current.rules().any(|rule| rule.tier.as_deref() == Some(tier));
+    (!is_known)
+        .then(|| format!("no rule has the tier `{tier}`; its users get the limits of users without a tier"))
 }
 
 fn read_limits(
@@ -241,12 +260,20 @@ fn read_limits(
         {
             return Ok((name, *own));
         }
-        let path = format!("custom_limits.{}", name.chars().take(128).collect::<String>());
-        let numbers = body.numbers(current, identity::USER, &name).map_err(|error| inside(error, &path))?;
-        let numbers = numbers.ok_or_else(|| unknown_rule(&path, identity::USER, &name))?;
-        Ok((name, numbers))
+        read_limit(&name, &body, current).map(|numbers| (name, numbers))
     });
     numbers.collect()
+}
+
+/// Returns the numbers of one entry of `custom_limits`.
+pub(super) fn read_limit(
+    rule: &str,
+    body: &OverrideBody,
+    current: &Sources,
+) -> Result<LimitOverride, ApiError> {
+    let path = format!("custom_limits.{}", rule.chars().take(128).collect::<String>());
+    let numbers = body.numbers(current, identity::USER, rule).map_err(|error| inside(error, &path))?;
+    numbers.ok_or_else(|| unknown_rule(&path, identity::USER, rule))
 }
 
 /// The limits in force for a user.

@@ -1,4 +1,4 @@
-//! Limits that callers bring along must not use up what other callers need.
+//! Ad-hoc limits of one caller must not exhaust the keys that other callers need.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::callers::alone;
 use crate::process::{Service, file};
 
-/// How many identities each check of a batch has.
+/// Number of identities of each check in a batch.
 const IDENTITIES: usize = 14;
-/// The longest window that requests may bring along, and one that they could before.
+/// The longest window of an ad-hoc limit, and one that earlier versions accepted.
 const WINDOWS: [usize; 2] = [86_400, 366 * 86_400];
 
 fn rules(max_keys: usize, max_idempotency_keys: usize) -> String {
@@ -29,11 +29,11 @@ fn post(service: &Service, path: &str, body: &str) -> (u16, Value) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
 }
 
-/// A batch of checks with ad-hoc limits, each for identities that nothing else has.
+/// Sends a batch of checks with ad-hoc limits, each for new identities.
 fn flood(service: &Service, number: usize, size: usize, window: impl Fn(usize) -> usize) {
     let mut checks = String::new();
     for item in 0..size {
-        // As short as can be: a body has at most 256 KiB.
+        // Short names, because a body has at most 256 KiB.
         let mut keys = String::new();
         for dimension in ('a'..='z').take(IDENTITIES) {
             let comma = if dimension == 'a' { "" } else { "," };
@@ -44,11 +44,11 @@ fn flood(service: &Service, number: usize, size: usize, window: impl Fn(usize) -
             .unwrap();
     }
     let (status, _) = post(service, "/v1/rate-limit/batch-check", &format!(r#"{{"checks":[{checks}]}}"#));
-    assert_eq!(status, 200, "the batch itself is well formed");
+    assert_eq!(status, 200, "the batch is valid");
 }
 
-/// How many of 30 users pass with their first request, and of how many the sixth is denied.
-fn innocents(service: &Service, name: &str, endpoint: &str) -> (usize, usize) {
+/// Number of 30 other users whose first request is allowed, and whose sixth is denied.
+fn other_users(service: &Service, name: &str, endpoint: &str) -> (usize, usize) {
     let (mut passed, mut limited) = (0, 0);
     for user in 0..30 {
         let body = format!(r#"{{"user_id":"{name}-{user}","endpoint":"{endpoint}"}}"#);
@@ -64,10 +64,10 @@ fn innocents(service: &Service, name: &str, endpoint: &str) -> (usize, usize) {
 #[test]
 fn ad_hoc_limits_and_idempotency_keys_of_one_caller() {
     let _alone = alone();
-    // In full as many batches as fill a store of the usual size, which is smaller here otherwise.
-    let (size, max_keys, places) = effort((100, 2_000, 1_024), (1_000, 1_000_000, 262_144));
+    // At full size, the batches fill a store of the default size.
+    let (size, max_keys, max_idempotency_keys) = effort((100, 2_000, 1_024), (1_000, 1_000_000, 262_144));
     let directory = tempfile::tempdir().unwrap();
-    let config = file(directory.path(), &rules(max_keys, places));
+    let config = file(directory.path(), &rules(max_keys, max_idempotency_keys));
     let service = Service::start(&["--config", &config], &[("PACEGATE_ADMIN_KEY", "secret")]);
     let batches = (max_keys / (size * IDENTITIES) + 1).max(2);
     for number in 0..batches {
@@ -75,14 +75,14 @@ fn ad_hoc_limits_and_idempotency_keys_of_one_caller() {
             flood(&service, number, size, |_| window);
         }
     }
-    let logins = innocents(&service, "first", "/login");
-    // Each check has a window of its own, and so an overflow counter for each of its dimensions.
+    let logins = other_users(&service, "first", "/login");
+    // Each check has another window, and so an overflow counter for each of its dimensions.
     for number in 0..5 {
         flood(&service, 100 + number, size, |item| 10_000 + number * size + item);
     }
-    let orders = innocents(&service, "second", "/orders");
-    // Idempotency keys, a batch at a time.
-    for number in 0..(places / size + 2) {
+    let orders = other_users(&service, "second", "/orders");
+    // Idempotency keys, in batches.
+    for number in 0..(max_idempotency_keys / size + 2) {
         let mut checks = String::new();
         for item in 0..size {
             let comma = if item == 0 { "" } else { "," };
@@ -94,17 +94,16 @@ fn ad_hoc_limits_and_idempotency_keys_of_one_caller() {
     }
     let mut repeatable = 0;
     for user in 0..30 {
-        let body = format!(
-            r#"{{"user_id":"third-{user}","endpoint":"/login","idempotency_key":"innocent-{user}"}}"#
-        );
+        let body =
+            format!(r#"{{"user_id":"third-{user}","endpoint":"/login","idempotency_key":"other-{user}"}}"#);
         repeatable += usize::from(post(&service, "/v1/rate-limit/check", &body).0 == 200);
     }
-    let logins_later = innocents(&service, "fourth", "/login");
+    let logins_later = other_users(&service, "fourth", "/login");
     let found = [logins, orders, logins_later];
     assert_eq!(found, [(30, 30); 3], "of 30 users: first request passed, sixth denied");
     assert_eq!(repeatable, 30, "first logins with an idempotency key");
     println!(
-        "PASS attack_brought_limits batches={} first_requests_passed=30/30 limited_at_the_sixth=30/30 \
+        "PASS attack_ad_hoc_limits batches={} first_requests_passed=30/30 limited_at_the_sixth=30/30 \
          orders_passed={}/30 with_idempotency_key={repeatable}/30",
         2 * batches,
         orders.0

@@ -1,4 +1,4 @@
-//! A caller without a key must not undo a counter.
+//! A caller without a key must not refund usage.
 
 use pacegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use pacegate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
@@ -31,7 +31,7 @@ async fn ask(client: &mut Client, key: Option<&'static str>, descriptor: RateLim
 }
 
 #[tokio::test]
-async fn negative_hits_without_a_key() {
+async fn negative_hits_without_a_key_refund_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let service =
         Service::start(&["--config", &file(directory.path(), RULES)], &[("PACEGATE_ADMIN_KEY", "secret")]);
@@ -39,19 +39,18 @@ async fn negative_hits_without_a_key() {
     let mut client = Client::new(endpoint.connect().await.unwrap());
     let rounds = effort(100, 10_000);
     let mut passed = [0; 2];
-    for (place, (key, value)) in [("user", "mallory"), ("tokens", "mallory")].into_iter().enumerate() {
+    for (index, (key, value)) in [("user", "mallory"), ("tokens", "mallory")].into_iter().enumerate() {
         let entries = vec![Entry { key: key.into(), value: value.into() }];
         let attempt = || RateLimitDescriptor { entries: entries.clone(), ..Default::default() };
-        let give_back =
-            || RateLimitDescriptor { hits_addend: Some(1_000), is_negative_hits: true, ..attempt() };
+        let refund = || RateLimitDescriptor { hits_addend: Some(1_000), is_negative_hits: true, ..attempt() };
         for _ in 0..rounds {
-            passed[place] += u32::from(ask(&mut client, None, attempt()).await);
-            ask(&mut client, None, give_back()).await;
+            passed[index] += u32::from(ask(&mut client, None, attempt()).await);
+            ask(&mut client, None, refund()).await;
         }
-        assert_eq!(passed[place], 5, "{key}: attempts that passed under a limit of 5");
-        // A caller with a key can give back, which shows that the requests above were well formed.
-        ask(&mut client, Some("secret"), give_back()).await;
+        assert_eq!(passed[index], 5, "{key}: attempts that passed under a limit of 5");
+        // A caller with a key can refund, so the requests above were valid.
+        ask(&mut client, Some("secret"), refund()).await;
         assert!(ask(&mut client, None, attempt()).await, "{key}");
     }
-    println!("PASS attack_give_backs rounds={rounds} limit=5 passed={} refunded=0", passed[0].max(passed[1]));
+    println!("PASS attack_refunds rounds={rounds} limit=5 passed={} refunded=0", passed[0].max(passed[1]));
 }
