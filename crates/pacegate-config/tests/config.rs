@@ -122,7 +122,7 @@ log: {level: inof}
         "line 7: rules[0].window: expected a duration with a unit such as \"60s\", got \"forever\"",
         "line 8: rules[1].dimension: must be 1 to 64",
         "line 8: rules[1].burst: not supported by fixed_window",
-        "line 9: rules[2].endpoint: `*` is neither",
+        "line 9: rules[2].endpoint: `*`: expected a literal",
         "line 9: rules[2].method: must be a method",
         "line 9: rules[2].mode: expected enforce or shadow, got \"maybe\"",
         "line 9: rules[2].window: must be between 1ms and 366d, got \"1us\"",
