@@ -204,7 +204,7 @@ async fn user_is_looked_up_overridden_and_reset() {
     browser.fill("Cost", "6").await;
     browser.click("Explain").await;
     browser.see_in("#verdict", "Would be denied").await;
-    browser.see_in("#verdict", "COST_EXCEEDS_LIMIT").await;
+    browser.see_in("#verdict", "cost exceeds the limit").await;
     browser.see_in("#explanation", "2 of 3 rules apply").await;
     browser.fill("Cost", "2").await;
     browser.fill("Other dimensions", "ip = 10.0.0.1").await;

@@ -12,7 +12,7 @@ export function show(content) {
   const form = content.querySelector('#audit-form');
   const list = content.querySelector('#audit-list');
   const more = content.querySelector('#more-audit');
-  const size = narrow() ? 8 : 50;
+  const size = narrow() ? 6 : 50;
   let [cursor, filters] = [null, {}];
   const load = async () => {
     try {

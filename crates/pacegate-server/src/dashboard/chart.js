@@ -64,7 +64,7 @@ export class Chart {
   /** The second under the pointer. */
   #under() {
     if (this.#pointed === null) return null;
-    const known = this.#samples.filter(({ allowed }) => allowed !== null);
+    const known = this.#runs().flat();
     const distance = (sample) => Math.abs(this.#x(sample.at) - this.#pointed);
     return known.reduce((best, sample) => (best === null || distance(sample) < distance(best) ? sample : best), null);
   }
@@ -78,7 +78,8 @@ export class Chart {
   #render() {
     const width = this.#place.clientWidth;
     if (!width) return;
-    const highest = Math.max(1, ...this.#samples.flatMap(({ allowed, blocked }) => [allowed ?? 0, blocked ?? 0]));
+    const runs = this.#runs();
+    const highest = Math.max(1, ...runs.flat().flatMap(({ allowed, blocked }) => [allowed, blocked]));
     const top = roundUp(highest);
     const bottom = HEIGHT - SPACE.bottom;
     const y = (value) => bottom - (bottom - SPACE.top) * (value / top);
@@ -94,7 +95,7 @@ export class Chart {
       const anchor = ago === 0 ? 'end' : ago === this.#seconds ? 'start' : 'middle';
       svg.append(draw('text', { class: 'tick', x, y: HEIGHT - 6, 'text-anchor': anchor }, ago === 0 ? 'now' : `−${ago / 60} min`));
     }
-    for (const run of this.#runs()) {
+    for (const run of runs) {
       const points = (name) => run.map((sample) => `${this.#x(sample.at).toFixed(1)},${y(sample[name]).toFixed(1)}`).join(' L');
       const [first, last] = [this.#x(run[0].at), this.#x(run.at(-1).at)];
       svg.append(draw('path', { class: 'area', d: `M${first},${bottom} L${points('allowed')} L${last},${bottom} Z` }));

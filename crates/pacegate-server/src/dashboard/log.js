@@ -3,13 +3,13 @@
 import { call, path } from './api.js';
 import { address } from './lookup.js';
 import { badge, element, narrow, showError, submits, table, template } from './ui.js';
-import { count, time } from './words.js';
+import { count, reason, time } from './words.js';
 
 export function show(content) {
   content.replaceChildren(template('log-page'));
   const form = content.querySelector('#log-form');
   const more = content.querySelector('#more-log');
-  const size = narrow() ? 8 : 50;
+  const size = narrow() ? 6 : 50;
   let [cursor, filters, shown, turn] = [null, {}, [], 0];
   const load = async () => {
     const own = turn;
@@ -38,12 +38,6 @@ export function show(content) {
   start().catch((error) => showError(form, error));
 }
 
-/** What the service says about a decision, in words. */
-const REASONS = {
-  LIMIT_EXCEEDED: 'rate limit exceeded', COST_EXCEEDS_LIMIT: 'cost exceeds the limit', FAIL_OPEN: 'store unavailable: failed open',
-  FAIL_CLOSED: 'store unavailable: failed closed', LOCAL_FALLBACK: 'store unavailable: local counters',
-};
-
 function key({ dimension, identifier }) {
   if (!dimension) return '–';
   return [element('span', { class: 'dimension' }, dimension), ' ', element('a', { href: address(dimension, identifier) }, element('span', { class: 'identifier' }, identifier))];
@@ -54,7 +48,7 @@ function decisions(rows) {
     caption: 'Decisions', rows, empty: 'No logged decision matches.', all: true,
     columns: [
       { title: 'Time', kind: 'when', cell: (row) => element('time', { datetime: row.at, title: row.at }, time(row.at)) },
-      { title: 'Decision', cell: (row) => [row.allowed ? badge('allowed', 'good') : badge('denied', 'bad'), row.reason ? element('div', { class: 'sub' }, REASONS[row.reason] ?? row.reason) : null] },
+      { title: 'Decision', cell: (row) => [row.allowed ? badge('allowed', 'good') : badge('denied', 'bad'), row.reason ? element('div', { class: 'sub' }, reason(row.reason)) : null] },
       { title: 'Key', kind: 'wide', cell: key },
       { title: 'Endpoint', kind: 'wide', cell: (row) => [element('span', { class: 'identifier code' }, row.method ? `${row.method} ` : '', row.endpoint), row.request_id ? element('div', { class: 'sub code request' }, row.request_id) : null] },
       { title: 'Rule', cell: (row) => element('span', { class: 'identifier' }, row.rule ?? 'none') },

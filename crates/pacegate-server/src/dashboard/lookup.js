@@ -62,7 +62,7 @@ async function load(content, session, identity) {
     const counted = { ...identity, identifier: effective.identifier ?? identity.identifier };
     replace(place,
       limitsCard(session, counted, effective, again),
-      overridesCard(session, counted, overrides, again));
+      overridesCard(session, counted, overrides, effective.limits, again));
   } catch (error) {
     place.replaceChildren(failed(error));
   }
@@ -211,7 +211,10 @@ function reset({ dimension, identifier }, row, again) {
   });
 }
 
-function overridesCard(session, identity, overrides, again) {
+function overridesCard(session, identity, overrides, limits, again) {
+  // An override without a window keeps that of its rule.
+  const window = (row) => row.window_seconds ?? limits.find(({ rule }) => rule === row.rule)?.window_seconds;
+  const text = (row) => (window(row) ? limit({ ...row, window_seconds: window(row) }) : `${count(row.limit)} per window`);
   const remove = (row) => ask({
     title: `End the override of ${row.rule}?`, action: 'End override', danger: true,
     text: element('p', {}, 'The previous limit applies again immediately.'),
@@ -224,7 +227,7 @@ function overridesCard(session, identity, overrides, again) {
       caption: 'Active overrides', rows: overrides, empty: 'None.',
       columns: [
         { title: 'Rule', cell: (row) => element('b', { class: 'identifier' }, row.rule) },
-        { title: 'Limit', cell: (row) => (row.window_seconds ? limit(row) : `${count(row.limit)} per window`) },
+        { title: 'Limit', cell: text },
         { title: 'Expires', cell: (row) => [`in ${until(new Date(row.expires_at))}`, element('div', { class: 'sub' }, time(row.expires_at))] },
         { title: 'Reason', kind: 'wide', cell: (row) => row.reason ?? '–' },
         { title: 'Actions', kind: 'actions', cell: (row) => onlyFor(session, element('button', { type: 'button', 'aria-label': `End the override of ${row.rule}`, onclick: () => remove(row) }, 'End')) },

@@ -133,7 +133,7 @@ class RuleList {
   async #switch(rule, other) {
     const enforce = other === 'enforce';
     const text = element('div', {}, element('p', {}, enforce
-      ? `Requests over ${limit(rule)} will be denied.`
+      ? `Requests over the limit will be denied: ${limit(rule)}.`
       : `${rule.name} continues to count and no longer denies requests.`));
     if (enforce) text.append(await wouldDeny(rule));
     ask({

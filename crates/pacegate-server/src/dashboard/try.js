@@ -3,7 +3,7 @@
 import { call, path } from './api.js';
 import { mode } from './rules.js';
 import { badge, element, onlyFor, showError, submits, table, template } from './ui.js';
-import { algorithm, audience, count, limit, milliseconds, source, span } from './words.js';
+import { algorithm, audience, count, dimensionName, limit, milliseconds, reason, source, span } from './words.js';
 
 export function show(content, session) {
   content.replaceChildren(template('try-page'));
@@ -55,7 +55,7 @@ function showVerdict(content, decision, tier, charged) {
     ['Full reset in', decision.reset_at ? span(decision.reset_at - Date.now() / 1_000) : '–'],
   ];
   if (decision.retry_after_ms) facts.push(['Retry after', decision.retry_after_ms < 1_000 ? `${milliseconds(decision.retry_after_ms)} ms` : span(decision.retry_after_ms / 1_000)]);
-  if (decision.reason) facts.push(['Reason', decision.reason]);
+  if (decision.reason) facts.push(['Reason', reason(decision.reason)]);
   if (decision.degraded) facts.push(['Degraded', 'store unavailable; decided without it']);
   if (tier !== undefined) facts.push(['Tier', tier ?? 'none']);
   const words = charged ? (allowed ? 'Allowed and charged' : 'Denied, nothing charged') : (allowed ? 'Would be allowed' : 'Would be denied');
@@ -68,7 +68,7 @@ function showVerdict(content, decision, tier, charged) {
     table({
       caption: 'Decision of each limit', rows: decision.limits, empty: 'No limit applies.',
       columns: [
-        { title: 'Limit', kind: 'wide', cell: (row) => [element('b', { class: 'identifier' }, row.rule), element('div', { class: 'sub' }, `${limit({ limit: row.quota, window_seconds: row.window_seconds, burst_capacity: row.limit, unit: row.unit })} by ${row.dimension}`)] },
+        { title: 'Limit', kind: 'wide', cell: (row) => [element('b', { class: 'identifier' }, row.rule), element('div', { class: 'sub' }, `${limit({ limit: row.quota, window_seconds: row.window_seconds, burst_capacity: row.limit, unit: row.unit })} by ${row.dimension === 'user' ? 'user' : dimensionName(row.dimension)}`)] },
         { title: 'Decision', cell: (row) => [row.allowed ? badge('allowed', 'good') : badge(row.shadow ? 'would deny' : 'denied', row.shadow ? 'warn' : 'bad'), ' ', row.shadow ? mode('shadow') : null] },
         { title: 'Remaining', number: true, cell: (row) => count(row.remaining) },
       ],

@@ -82,6 +82,16 @@ const SOURCES = {
 /** Where a limit comes from. */
 export const source = (name) => SOURCES[name] ?? name;
 
+const REASONS = {
+  LIMIT_EXCEEDED: 'rate limit exceeded',
+  COST_EXCEEDS_LIMIT: 'cost exceeds the limit',
+  FAIL_OPEN: 'store unavailable: failed open',
+  FAIL_CLOSED: 'store unavailable: failed closed',
+  LOCAL_FALLBACK: 'store unavailable: local counters',
+};
+/** Why a request was denied, or how it was decided without its store. */
+export const reason = (name) => REASONS[name] ?? name;
+
 const DIMENSIONS = { user: 'User', ip: 'IP address', apikey: 'API key' };
 export const dimensionName = (dimension) => DIMENSIONS[dimension] ?? dimension;
 

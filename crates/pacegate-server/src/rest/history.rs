@@ -14,8 +14,8 @@ pub(crate) struct History(Mutex<Kept>);
 #[derive(Debug, Default)]
 struct Kept {
     seconds: VecDeque<Second>,
-    /// The totals at the end of the last second, once they are known.
-    before: Option<(u64, u64)>,
+    /// The totals at the end of the last second; zero at the start of the node.
+    before: (u64, u64),
 }
 
 /// The decisions of one second.
@@ -29,10 +29,10 @@ pub(super) struct Second {
 
 impl History {
     /// Records the second that ended at `now`, in seconds since the epoch, by the totals of allowed
-    /// and blocked requests until then. The first call only notes the totals.
+    /// and blocked requests until then.
     pub(super) fn record(&self, now: u64, totals: (u64, u64)) {
         let kept = &mut *self.0.lock();
-        let Some((allowed, blocked)) = kept.before.replace(totals) else { return };
+        let (allowed, blocked) = std::mem::replace(&mut kept.before, totals);
         let (allowed, blocked) = (totals.0.saturating_sub(allowed), totals.1.saturating_sub(blocked));
         let start = now.saturating_sub(1);
         match kept.seconds.back_mut() {
@@ -77,6 +77,6 @@ mod tests {
             history.record(now, (total, 0));
         }
         let seconds: Vec<(u64, u64)> = history.since(0).iter().map(|one| (one.start, one.allowed)).collect();
-        assert_eq!(seconds, [(100, 7), (101, 2)]);
+        assert_eq!(seconds, [(99, 0), (100, 7), (101, 2)]);
     }
 }
