@@ -94,8 +94,8 @@ impl<'a> Imported<'a> {
     fn check(&self, document: &Cursor<'_>) {
         let complete = document.is_valid();
         for found in DescriptorRule::conflicts(&self.rules) {
-            // Duplicate keys are reported already. A missing rule can be one that could not
-            // be read.
+            // Duplicate keys are reported already. A missing rule can be one that could not be
+            // read.
             if found.field == "entries" || (found.earlier.is_none() && !complete) {
                 continue;
             }

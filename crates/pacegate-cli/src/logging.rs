@@ -27,7 +27,7 @@ use tracing_subscriber::filter::{FilterExt, Targets};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::{Context as Scope, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry};
+use tracing_subscriber::{Layer, Registry};
 
 use crate::output::steers;
 
@@ -47,8 +47,8 @@ impl Logging {
     /// Starts logging. Must be called within the runtime, which sends the traces.
     pub(crate) fn start(config: &Config) -> anyhow::Result<Self> {
         // Events for traces would repeat what the log has.
-        let filter =
-            EnvFilter::try_new(format!("{},{TRACES}=off", config.log.level.name())).context("log.level")?;
+        let level: LevelFilter = config.log.level.name().parse().context("log.level")?;
+        let filter = Targets::new().with_default(level).with_target(TRACES, LevelFilter::OFF);
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let lines = match config.log.format {
             LogFormat::Pretty => lines
@@ -229,7 +229,8 @@ mod tests {
     fn spans_are_created_only_for_a_collector() {
         let _turn = TURN.lock().unwrap();
         let lines = || {
-            let filter = EnvFilter::new(format!("trace,{TRACES}=off"));
+            let filter =
+                Targets::new().with_default(LevelFilter::TRACE).with_target(TRACES, LevelFilter::OFF);
             tracing_subscriber::fmt::layer().with_writer(io::sink).with_filter(filter)
         };
         let is_created = || !tracing::info_span!(target: TRACES, "check").is_disabled();
@@ -257,7 +258,7 @@ mod tests {
             let written = written.clone();
             move || written.clone()
         });
-        let lines = lines.with_filter(EnvFilter::new("info").and(Bounded));
+        let lines = lines.with_filter(LevelFilter::INFO.and(Bounded));
         tracing::subscriber::with_default(subscriber(lines, None), || {
             for _ in 0..500 {
                 tracing::warn!(target: "h2::proto::streams", "provoked");

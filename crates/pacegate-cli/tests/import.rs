@@ -212,7 +212,7 @@ fn envoy_settings_without_an_equivalent_are_rejected_by_name_and_line() {
         ),
         (
             "{key: 'a*', rate_limit: {unit: minute, requests_per_unit: 1}}",
-            "descriptors[0].key: no equivalent: a `*` can be in a value, not in a key",
+            "descriptors[0].key: no equivalent: a `*` is only supported in values",
         ),
         (
             "{key: a, value: [1], rate_limit: {unit: minute, requests_per_unit: 1}}",
@@ -358,7 +358,7 @@ fn limitador_settings_without_an_equivalent_are_rejected_by_name_and_line() {
         (limit("conditions: [[a]]"), "line 4: [0].conditions[0]: expected text, got a list"),
         (
             condition("descriptors[0].a.matches('b')"),
-            "line 4: [0].conditions[0]: `descriptors[0].a.matches('b')` has no equivalent: known are ",
+            "line 4: [0].conditions[0]: `descriptors[0].a.matches('b')` has no equivalent: expected ",
         ),
         (
             condition("descriptors[0].a == 'b' || true"),
@@ -366,7 +366,7 @@ fn limitador_settings_without_an_equivalent_are_rejected_by_name_and_line() {
         ),
         (
             condition("descriptors[0].a == 5"),
-            "line 4: [0].conditions[0]: `descriptors[0].a == 5` has no equivalent: a key can be compared with text in quotes alone",
+            "line 4: [0].conditions[0]: `descriptors[0].a == 5` has no equivalent: a key can only be compared with quoted text",
         ),
         (
             condition("limit.name == 'b'"),
@@ -378,11 +378,11 @@ fn limitador_settings_without_an_equivalent_are_rejected_by_name_and_line() {
         ),
         (
             limit("variables: [\"descriptors[0].a.b\"]"),
-            "line 4: [0].variables[0]: `descriptors[0].a.b` has no equivalent: only a key can be counted by",
+            "line 4: [0].variables[0]: `descriptors[0].a.b` has no equivalent: expected only a key to count by",
         ),
         (
             limit("variables: [\"descriptors[0].a\", \"descriptors[1].b\"]"),
-            "line 1: [0]: no equivalent: the conditions and variables of one limit must be about one descriptor",
+            "line 1: [0]: no equivalent: all conditions and variables of a limit must use the same descriptor",
         ),
         (limit("name: \"a\\\\b\""), "line 1: [0]: name: must be 1 to 128 printable ASCII characters"),
         ("- {namespace: n, max_value: 1}".into(), "line 1: [0].seconds: required field is missing"),

@@ -17,8 +17,8 @@
 //!   generated.
 //! - Names and numbers of Envoy's messages must never differ from Envoy's own files.
 //!
-//! `proto/envoy` has only the messages that Envoy's rate limit protocol needs. No protoc has to be
-//! installed: the compiler is written in Rust.
+//! `proto/envoy` has only the messages that Envoy's rate limit protocol needs. The generated
+//! code is checked in, so that a build needs no protobuf compiler; a test keeps it current.
 //!
 //! # Where to go next
 //!
@@ -28,14 +28,14 @@
 /// The generated code, by package.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated code")]
 mod generated {
-    include!(concat!(env!("OUT_DIR"), "/all.rs"));
+    include!("generated/all.rs");
 }
 
 pub use generated::envoy;
 pub use generated::pacegate::v1;
 
 /// The encoded file descriptors, for the reflection service.
-pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/descriptors.bin");
 
 /// Maximum number of checks in one `BatchCheck`.
 pub const BATCH_CHECKS_MAX: usize = 1_000;
