@@ -15,8 +15,8 @@ use process::{Service, ask, file};
 use serde_json::{Value, json};
 use tokio::time::interval;
 
-/// Duration of the traffic before the pictures are taken.
-const SECONDS: u32 = 240;
+/// Duration of the traffic before the pictures are taken: as long as the chart.
+const SECONDS: u32 = 900;
 
 const CONFIG: &str = r#"
 rules:

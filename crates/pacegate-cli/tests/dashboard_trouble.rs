@@ -246,7 +246,7 @@ async fn pages_fit_a_phone_and_follow_the_theme() {
     browser.see_in("#heaviest", &shorten_identifier(&long)).await;
     browser.gone("#by-rule").await;
     browser.run("[...document.querySelectorAll('summary')].find((one) => one.innerText.includes('By rule')).click()").await;
-    browser.see_in("#by-rule", "per-user-minute").await;
+    browser.see_in("#by-rule", "rule-00").await;
     browser.gone("#heaviest").await;
 
     let ground = "return getComputedStyle(document.body).backgroundColor";

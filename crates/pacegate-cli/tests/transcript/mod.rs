@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::LazyLock;
 
 use regex::Regex;
 use tempfile::TempDir;
@@ -312,8 +313,8 @@ fn compare(expected: &str, printed: &str) -> Result<(), String> {
     Err(format!("expected:\n{expected}\nprinted:\n{printed}\n"))
 }
 
-/// Replaces what differs from run to run.
-fn normalise(text: &str) -> String {
+/// What differs from run to run, and its replacement.
+static VOLATILE: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let rules = [
         (r"\x1b\[[0-9;]*m", ""),
         (r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z", "TIME"),
@@ -329,9 +330,14 @@ fn normalise(text: &str) -> String {
         (r"retry in [0-9.]+ m?s\b", "retry in N s"),
         (r"; ?t=[0-9]+", ";t=N"),
     ];
+    rules.map(|(pattern, with)| (Regex::new(pattern).unwrap(), with)).into()
+});
+
+/// Replaces what differs from run to run.
+fn normalise(text: &str) -> String {
     let mut text = text.replace('\r', "");
-    for (pattern, with) in rules {
-        text = Regex::new(pattern).unwrap().replace_all(&text, with).into_owned();
+    for (pattern, with) in VOLATILE.iter() {
+        text = pattern.replace_all(&text, *with).into_owned();
     }
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     lines.join("\n").trim().to_owned()
