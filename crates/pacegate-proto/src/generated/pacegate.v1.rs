@@ -2,135 +2,141 @@
 /// An identifier in a dimension.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Identity {
-    /// Such as a user id, an address or an API key; at most 1,024 bytes.
+    /// For example a user id, an address or an API key; at most 1,024 bytes.
     #[prost(string, tag = "1")]
     pub identifier: ::prost::alloc::string::String,
     #[prost(enumeration = "Dimension", tag = "2")]
     pub dimension: i32,
-    /// Any other word than those of `dimension`, which is left out then.
+    /// A dimension that `dimension` does not list; `dimension` is left unset then.
     #[prost(string, tag = "3")]
     pub custom_dimension: ::prost::alloc::string::String,
 }
-/// A request to be decided on.
+/// A request to decide.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CheckRequest {
-    /// Such as a user id, an address or an API key; at most 1,024 bytes.
+    /// For example a user id, an address or an API key; at most 1,024 bytes.
     #[prost(string, tag = "1")]
     pub identifier: ::prost::alloc::string::String,
     #[prost(enumeration = "Dimension", tag = "2")]
     pub dimension: i32,
-    /// Where the request goes, such as `/api/v1/orders`. Rules apply only to checks that say so; it may be empty where there are `plans` or a `limit`.
+    /// The endpoint of the request, such as `/api/v1/orders`. Rules apply only to checks with an
+    /// endpoint; it may be empty if there are `plans` or a `limit`.
     #[prost(string, tag = "3")]
     pub endpoint: ::prost::alloc::string::String,
-    /// How much it takes; 1 when it is 0.
+    /// The cost of the request; 0 means 1.
     #[prost(uint32, tag = "4")]
     pub cost: u32,
-    /// The caller's clock, in milliseconds since the epoch. It is compared with the service's and never used to decide.
+    /// The caller's clock, in milliseconds since the epoch. It is compared with the service's clock
+    /// and never used to decide.
     #[prost(int64, tag = "5")]
     pub timestamp: i64,
-    /// Any other word than those of `dimension`, which is left out then.
+    /// A dimension that `dimension` does not list; `dimension` is left unset then.
     #[prost(string, tag = "6")]
     pub custom_dimension: ::prost::alloc::string::String,
-    /// Further identities that are checked in the same step: all limits of all of them are charged, or none is.
+    /// Further identities that are checked in the same step: the limits of all identities are charged,
+    /// or none is.
     #[prost(message, repeated, tag = "7")]
     pub also: ::prost::alloc::vec::Vec<Identity>,
-    /// The method of the request, such as `GET`.
+    /// The HTTP method of the request, such as `GET`.
     #[prost(string, tag = "8")]
     pub method: ::prost::alloc::string::String,
     /// Plans whose limits apply as well; at most 16.
     #[prost(string, repeated, tag = "9")]
     pub plans: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// A limit for this check alone, beside the rules.
+    /// An ad-hoc limit for this check, in addition to the rules.
     #[prost(message, optional, tag = "10")]
     pub limit: ::core::option::Option<Limit>,
-    /// The same key of the same identities within five minutes is charged once.
+    /// Checks with the same key and identities within five minutes are charged once.
     #[prost(string, tag = "11")]
     pub idempotency_key: ::prost::alloc::string::String,
-    /// Whether the answer has every limit's own answer.
+    /// Whether the response includes the answer of every limit.
     #[prost(bool, tag = "12")]
     pub with_limits: bool,
-    /// The user's tier, instead of the one that the catalog has.
+    /// Overrides the user's tier in the catalog.
     #[prost(string, tag = "13")]
     pub tier: ::prost::alloc::string::String,
-    /// What is taken from limits of other units, by unit, such as `tokens`; at most 16. Limits of units that are not named do not apply.
+    /// Costs by unit, such as `tokens`, for limits with other units; at most 16. Limits whose unit is
+    /// missing here do not apply.
     #[prost(map = "string, uint32", tag = "14")]
     pub costs: ::std::collections::HashMap<::prost::alloc::string::String, u32>,
 }
-/// The numbers of a limit. In a check, those of quota, window and algorithm that are left out are the default limit's; with quota and window, the
-/// algorithm is `token_bucket`.
+/// The numbers of a limit. In a check, quota, window and algorithm default to those of the default
+/// limit; if quota and window are set, the algorithm defaults to `token_bucket`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limit {
-    /// `token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log`, `sliding_counter` or `gcra`. `sliding_window` is `sliding_log`, and is answered as
-    /// `sliding_window`.
+    /// `token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log`, `sliding_counter` or `gcra`.
+    /// `sliding_window` means `sliding_log`, and responses then call it `sliding_window`.
     #[prost(string, tag = "1")]
     pub algorithm: ::prost::alloc::string::String,
-    /// How much may be taken in a window.
+    /// The amount allowed per window.
     #[prost(uint32, tag = "2")]
     pub quota: u32,
     /// In microseconds.
     #[prost(uint64, tag = "3")]
     pub window_us: u64,
-    /// How much may be taken at once, for token buckets, leaky buckets and GCRA; as much as the quota when it is 0.
+    /// The amount allowed at once, for token buckets, leaky buckets and GCRA; 0 means the quota.
     #[prost(uint32, tag = "4")]
     pub burst: u32,
 }
-/// What was decided. The numbers are those of the limit that binds, and are missing when no limit applies or a store that fails could not say.
+/// The decision. The numbers are those of the binding limit; they are unset if no limit applies or
+/// its store failed.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CheckResponse {
     #[prost(bool, tag = "1")]
     pub allowed: bool,
-    /// How much is in use.
+    /// The amount in use.
     #[prost(uint32, optional, tag = "2")]
     pub current_count: ::core::option::Option<u32>,
-    /// How much can be taken at once.
+    /// The largest amount that can be taken at once.
     #[prost(uint32, optional, tag = "3")]
     pub limit: ::core::option::Option<u32>,
-    /// How much is left.
+    /// The amount that remains.
     #[prost(uint32, optional, tag = "4")]
     pub remaining: ::core::option::Option<u32>,
-    /// When all of it is there again, in seconds since the epoch.
+    /// When the full amount is available again, in seconds since the epoch.
     #[prost(int64, optional, tag = "5")]
     pub reset_at: ::core::option::Option<i64>,
-    /// In whole seconds, rounded up, when it is denied and waiting helps.
+    /// In whole seconds, rounded up; set if the request is denied and a retry can succeed.
     #[prost(uint32, optional, tag = "6")]
     pub retry_after: ::core::option::Option<u32>,
     /// The same in milliseconds.
     #[prost(uint64, optional, tag = "7")]
     pub retry_after_ms: ::core::option::Option<u64>,
-    /// The name of the rule or plan that binds; `default` or `ad-hoc` for limits without one.
+    /// The name of the binding rule or plan; `default` or `ad-hoc` for limits without a name.
     #[prost(string, tag = "8")]
     pub rule: ::prost::alloc::string::String,
-    /// The algorithm of the limit that binds.
+    /// The algorithm of the binding limit.
     #[prost(string, tag = "9")]
     pub algorithm: ::prost::alloc::string::String,
     #[prost(enumeration = "State", tag = "10")]
     pub state: i32,
-    /// Why it was denied, or decided without its store: `LIMIT_EXCEEDED`, `COST_EXCEEDS_LIMIT`, `FAIL_OPEN`, `FAIL_CLOSED`, `LOCAL_FALLBACK`.
+    /// Why the request was denied, or decided without its store: `LIMIT_EXCEEDED`,
+    /// `COST_EXCEEDS_LIMIT`, `FAIL_OPEN`, `FAIL_CLOSED`, `LOCAL_FALLBACK`.
     #[prost(string, tag = "11")]
     pub reason: ::prost::alloc::string::String,
-    /// Whether a store failed and the answer was made without it.
+    /// Whether a store failed and the decision was made without it.
     #[prost(bool, tag = "12")]
     pub degraded: bool,
-    /// The first answer to this idempotency key, again; nothing was charged.
+    /// Whether this replays the first response to this idempotency key; nothing was charged.
     #[prost(bool, tag = "13")]
     pub replayed: bool,
-    /// How long to wait before going on, for a leaky bucket.
+    /// For a leaky bucket: how long to wait before proceeding.
     #[prost(uint64, optional, tag = "14")]
     pub delay_ms: ::core::option::Option<u64>,
-    /// The place in a leaky bucket's queue.
+    /// The position in a leaky bucket's queue.
     #[prost(uint32, optional, tag = "15")]
     pub queue_position: ::core::option::Option<u32>,
-    /// When it was decided by the clock of the store, in microseconds since the epoch.
+    /// When it was decided, by the store's clock, in microseconds since the epoch.
     #[prost(uint64, tag = "16")]
     pub decided_at_us: u64,
-    /// Every limit's own answer, if the request asked for them.
+    /// The answer of every limit, if the request has `with_limits`.
     #[prost(message, repeated, tag = "17")]
     pub limits: ::prost::alloc::vec::Vec<LimitAnswer>,
-    /// Names this decision for a refund; set together with `limits`.
+    /// Identifies this decision for a refund; set together with `limits`.
     #[prost(fixed64, tag = "18")]
     pub decision_id: u64,
 }
-/// What one limit says.
+/// The answer of one limit.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LimitAnswer {
     /// The name of the rule or plan.
@@ -146,14 +152,15 @@ pub struct LimitAnswer {
     pub remaining: ::core::option::Option<u32>,
     #[prost(uint64, optional, tag = "6")]
     pub reset_at_us: ::core::option::Option<u64>,
-    /// The first instant at which the same request is allowed, when it is denied and waiting helps.
+    /// The first instant at which the same request is allowed; set if it is denied and a retry can
+    /// succeed.
     #[prost(uint64, optional, tag = "7")]
     pub retry_at_us: ::core::option::Option<u64>,
     #[prost(enumeration = "State", tag = "8")]
     pub state: i32,
     #[prost(string, tag = "9")]
     pub reason: ::prost::alloc::string::String,
-    /// It watches only, and never denies.
+    /// Whether this is a shadow limit, which never denies.
     #[prost(bool, tag = "10")]
     pub shadow: bool,
     #[prost(bool, tag = "11")]
@@ -162,20 +169,21 @@ pub struct LimitAnswer {
     pub delay_us: ::core::option::Option<u64>,
     #[prost(uint32, optional, tag = "13")]
     pub queue_position: ::core::option::Option<u32>,
-    /// Why it is this variant of its rule: `override`, `identifier`, `custom`, `tier`, `anyone`, `plan`, `ad_hoc` or `default`.
+    /// Why this variant of the rule applies: `override`, `identifier`, `custom`, `tier`, `anyone`,
+    /// `plan`, `ad_hoc` or `default`.
     #[prost(string, tag = "14")]
     pub why: ::prost::alloc::string::String,
-    /// When this one was decided, if its store has another clock than that of `decided_at_us`.
+    /// When this limit was decided, if its store has another clock than that of `decided_at_us`.
     #[prost(uint64, optional, tag = "15")]
     pub decided_at_us: ::core::option::Option<u64>,
-    /// What was not charged of the cost, because more would exceed a debt of one capacity.
+    /// The part of the cost that was not charged because it would exceed a debt of one capacity.
     #[prost(uint32, tag = "16")]
     pub uncharged: u32,
-    /// What it counts; empty for requests.
+    /// The unit it counts; empty for requests.
     #[prost(string, tag = "17")]
     pub unit: ::prost::alloc::string::String,
 }
-/// Whose quota, where.
+/// The identity and endpoint whose quota is returned.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct QuotaRequest {
     #[prost(string, tag = "1")]
@@ -192,22 +200,22 @@ pub struct QuotaRequest {
     pub plans: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "7")]
     pub limit: ::core::option::Option<Limit>,
-    /// Whether the answer has every limit's own answer.
+    /// Whether the response includes the answer of every limit.
     #[prost(bool, tag = "8")]
     pub with_limits: bool,
     #[prost(message, repeated, tag = "9")]
     pub also: ::prost::alloc::vec::Vec<Identity>,
-    /// Of the check that is asked about; 1 when it is 0.
+    /// The cost of the hypothetical check; 0 means 1.
     #[prost(uint32, tag = "10")]
     pub cost: u32,
-    /// The user's tier, instead of the one that the catalog has.
+    /// Overrides the user's tier in the catalog.
     #[prost(string, tag = "11")]
     pub tier: ::prost::alloc::string::String,
     /// As in a check.
     #[prost(map = "string, uint32", tag = "12")]
     pub costs: ::std::collections::HashMap<::prost::alloc::string::String, u32>,
 }
-/// How things stand: what a check would be answered now.
+/// The current quota: the response that a check would get now.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct QuotaResponse {
     #[prost(uint32, optional, tag = "1")]
@@ -218,11 +226,11 @@ pub struct QuotaResponse {
     pub reset_at: ::core::option::Option<i64>,
     #[prost(uint32, optional, tag = "4")]
     pub current_count: ::core::option::Option<u32>,
-    /// Everything else there is to say.
+    /// The full response.
     #[prost(message, optional, tag = "5")]
     pub check: ::core::option::Option<CheckResponse>,
 }
-/// Whose counters, where.
+/// The identity and endpoint whose counters are reset.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ResetRequest {
     #[prost(string, tag = "1")]
@@ -239,16 +247,16 @@ pub struct ResetRequest {
     pub plans: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(message, repeated, tag = "7")]
     pub also: ::prost::alloc::vec::Vec<Identity>,
-    /// The limit that the checks bring along, if they do.
+    /// The ad-hoc limit of the checks, if any.
     #[prost(message, optional, tag = "8")]
     pub limit: ::core::option::Option<Limit>,
-    /// The user's tier, instead of the one that the catalog has.
+    /// Overrides the user's tier in the catalog.
     #[prost(string, tag = "9")]
     pub tier: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResetResponse {
-    /// When they were forgotten, in seconds since the epoch.
+    /// When the counters were reset, in seconds since the epoch.
     #[prost(int64, tag = "1")]
     pub reset_at: i64,
 }
@@ -260,7 +268,8 @@ pub struct BatchCheckRequest {
     /// For the whole batch.
     #[prost(string, tag = "2")]
     pub idempotency_key: ::prost::alloc::string::String,
-    /// Decides on all checks together: all of them are charged, or none is. Then there is one `decision` instead of results.
+    /// Decides all checks together: all of them are charged, or none is. The response then has one
+    /// `decision` instead of results.
     #[prost(bool, tag = "3")]
     pub all_or_nothing: bool,
 }
@@ -269,20 +278,21 @@ pub struct BatchCheckResponse {
     /// In the order of the checks.
     #[prost(message, repeated, tag = "1")]
     pub results: ::prost::alloc::vec::Vec<CheckResult>,
-    /// On all of them, with every limit's own answer, if that was asked for.
+    /// The decision on all checks with the answer of every limit, if `all_or_nothing` is set.
     #[prost(message, optional, tag = "2")]
     pub decision: ::core::option::Option<CheckResponse>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RefundRequest {
-    /// The check as it was made.
+    /// The check as it was sent.
     #[prost(message, optional, tag = "1")]
     pub check: ::core::option::Option<CheckRequest>,
-    /// Its answer as it came, which must have every limit's own answer (`with_limits`) and its `decision_id`.
+    /// Its response as received, which must include the answer of every limit (`with_limits`) and its
+    /// `decision_id`.
     #[prost(message, optional, tag = "2")]
     pub taken: ::core::option::Option<CheckResponse>,
 }
-/// The answer to one of many checks, or what is wrong with it.
+/// The response to one of many checks, or its error.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CheckResult {
     #[prost(oneof = "check_result::Result", tags = "1, 2")]
@@ -298,19 +308,19 @@ pub mod check_result {
         Error(super::Error),
     }
 }
-/// What is wrong with one of many checks.
+/// The error of one of many checks.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Error {
-    /// As in the bodies of the REST API: `INVALID_INPUT` and so on.
+    /// A code of the REST API, such as `INVALID_INPUT`.
     #[prost(string, tag = "1")]
     pub code: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
-    /// Which field, if it is one.
+    /// The invalid field, if there is one.
     #[prost(string, tag = "3")]
     pub field: ::prost::alloc::string::String,
 }
-/// What is counted. Other words than these are said in `custom_dimension`.
+/// The dimension that is counted. Other dimensions are named in `custom_dimension`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Dimension {
@@ -354,7 +364,7 @@ pub enum State {
     Normal = 0,
     /// More than 80 % is used.
     Warning = 1,
-    /// There is no room.
+    /// Nothing remains.
     Throttled = 2,
 }
 impl State {
@@ -459,7 +469,7 @@ pub mod rate_limiter_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Decides on one request and, if it may pass, charges every limit that applies.
+        /// Decides one request and, if it is allowed, charges every limit that applies.
         pub async fn check_rate_limit(
             &mut self,
             request: impl tonic::IntoRequest<super::CheckRequest>,
@@ -481,7 +491,7 @@ pub mod rate_limiter_client {
                 .insert(GrpcMethod::new("pacegate.v1.RateLimiter", "CheckRateLimit"));
             self.inner.unary(req, path, codec).await
         }
-        /// Says how things stand, and charges nothing.
+        /// Returns the current quota without charging anything.
         pub async fn get_remaining_quota(
             &mut self,
             request: impl tonic::IntoRequest<super::QuotaRequest>,
@@ -503,7 +513,7 @@ pub mod rate_limiter_client {
                 .insert(GrpcMethod::new("pacegate.v1.RateLimiter", "GetRemainingQuota"));
             self.inner.unary(req, path, codec).await
         }
-        /// Forgets the counters of an identity at an endpoint. Needs a key of the role admin.
+        /// Resets the counters of an identity at an endpoint. Requires an API key with the role admin.
         pub async fn reset_limit(
             &mut self,
             request: impl tonic::IntoRequest<super::ResetRequest>,
@@ -525,7 +535,8 @@ pub mod rate_limiter_client {
                 .insert(GrpcMethod::new("pacegate.v1.RateLimiter", "ResetLimit"));
             self.inner.unary(req, path, codec).await
         }
-        /// Decides on many requests, each on its own. Results stand in the order of the checks, and a bad check is an error in its place.
+        /// Decides many requests, each independently. Results are in the order of the checks; an invalid
+        /// check has an error as its result.
         pub async fn batch_check(
             &mut self,
             request: impl tonic::IntoRequest<super::BatchCheckRequest>,
@@ -550,8 +561,9 @@ pub mod rate_limiter_client {
                 .insert(GrpcMethod::new("pacegate.v1.RateLimiter", "BatchCheck"));
             self.inner.unary(req, path, codec).await
         }
-        /// Decides on requests as they come, and answers in their order. A bad request is an error in its place, and the stream goes on. Whoever does not
-        /// read answers is not read from either, and cut off after a while.
+        /// Decides requests as they arrive and responds in order. An invalid request has an error as its
+        /// result, and the stream continues. If the client does not read responses, the server stops
+        /// reading requests and closes the stream after a while.
         pub async fn check_stream(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::CheckRequest>,
@@ -576,9 +588,9 @@ pub mod rate_limiter_client {
                 .insert(GrpcMethod::new("pacegate.v1.RateLimiter", "CheckStream"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Gives back what an earlier check took, and says what is left then. What was not taken is not given back. A repeat within five
-        /// minutes gives back nothing, so a refund whose answer was lost can be sent again. Needs a key of the role checker or admin, even
-        /// where checks need none.
+        /// Refunds what an earlier check took and returns what remains. Only what was taken is refunded. A
+        /// repetition within five minutes refunds nothing, so a refund whose response was lost can be sent
+        /// again. Requires an API key with the role checker or admin, even if checks require none.
         pub async fn refund(
             &mut self,
             request: impl tonic::IntoRequest<super::RefundRequest>,
@@ -615,22 +627,23 @@ pub mod rate_limiter_server {
     /// Generated trait containing gRPC methods that should be implemented for use with RateLimiterServer.
     #[async_trait]
     pub trait RateLimiter: std::marker::Send + std::marker::Sync + 'static {
-        /// Decides on one request and, if it may pass, charges every limit that applies.
+        /// Decides one request and, if it is allowed, charges every limit that applies.
         async fn check_rate_limit(
             &self,
             request: tonic::Request<super::CheckRequest>,
         ) -> std::result::Result<tonic::Response<super::CheckResponse>, tonic::Status>;
-        /// Says how things stand, and charges nothing.
+        /// Returns the current quota without charging anything.
         async fn get_remaining_quota(
             &self,
             request: tonic::Request<super::QuotaRequest>,
         ) -> std::result::Result<tonic::Response<super::QuotaResponse>, tonic::Status>;
-        /// Forgets the counters of an identity at an endpoint. Needs a key of the role admin.
+        /// Resets the counters of an identity at an endpoint. Requires an API key with the role admin.
         async fn reset_limit(
             &self,
             request: tonic::Request<super::ResetRequest>,
         ) -> std::result::Result<tonic::Response<super::ResetResponse>, tonic::Status>;
-        /// Decides on many requests, each on its own. Results stand in the order of the checks, and a bad check is an error in its place.
+        /// Decides many requests, each independently. Results are in the order of the checks; an invalid
+        /// check has an error as its result.
         async fn batch_check(
             &self,
             request: tonic::Request<super::BatchCheckRequest>,
@@ -644,8 +657,9 @@ pub mod rate_limiter_server {
             >
             + std::marker::Send
             + 'static;
-        /// Decides on requests as they come, and answers in their order. A bad request is an error in its place, and the stream goes on. Whoever does not
-        /// read answers is not read from either, and cut off after a while.
+        /// Decides requests as they arrive and responds in order. An invalid request has an error as its
+        /// result, and the stream continues. If the client does not read responses, the server stops
+        /// reading requests and closes the stream after a while.
         async fn check_stream(
             &self,
             request: tonic::Request<tonic::Streaming<super::CheckRequest>>,
@@ -653,9 +667,9 @@ pub mod rate_limiter_server {
             tonic::Response<Self::CheckStreamStream>,
             tonic::Status,
         >;
-        /// Gives back what an earlier check took, and says what is left then. What was not taken is not given back. A repeat within five
-        /// minutes gives back nothing, so a refund whose answer was lost can be sent again. Needs a key of the role checker or admin, even
-        /// where checks need none.
+        /// Refunds what an earlier check took and returns what remains. Only what was taken is refunded. A
+        /// repetition within five minutes refunds nothing, so a refund whose response was lost can be sent
+        /// again. Requires an API key with the role checker or admin, even if checks require none.
         async fn refund(
             &self,
             request: tonic::Request<super::RefundRequest>,
