@@ -7,6 +7,8 @@
 //! - `<!-- not run: reason -->` exempts a `console` block,
 //! - `<!-- not a configuration: reason -->` exempts a `yaml` block.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod markdown;
 mod transcript;
 

@@ -286,8 +286,10 @@ fn executable(path: &Path, script: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+type Environment<'a> = Vec<(&'a str, &'a str)>;
+
 /// Splits a command that starts the service into its environment and its arguments.
-fn serve_command(command: &str) -> Option<(Vec<(&str, &str)>, Vec<&str>)> {
+fn serve_command(command: &str) -> Option<(Environment<'_>, Vec<&str>)> {
     let mut words = command.split_whitespace().peekable();
     let mut environment = Vec::new();
     while let Some(pair) = words.peek().and_then(|word| word.split_once('=')) {
