@@ -13,7 +13,9 @@ fn main() {
     let commit = given.or_else(packaged).or_else(checked_out).map(|commit| shortened(commit.trim()));
     let version = env!("CARGO_PKG_VERSION");
     let shown = commit.map_or_else(|| version.to_owned(), |commit| format!("{version} ({commit})"));
-    println!("cargo::rustc-env=PACEGATE_VERSION={shown}");
+    // `cargo run` sets it in the environment of the program too, where a name that starts with
+    // PACEGATE_ is a setting.
+    println!("cargo::rustc-env=VERSION_AND_COMMIT={shown}");
 }
 
 /// The commit that Cargo recorded when it packaged the crate.

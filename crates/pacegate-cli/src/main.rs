@@ -39,7 +39,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Debug, Parser)]
 #[command(
     name = "pacegate",
-    version = env!("PACEGATE_VERSION"),
+    version = env!("VERSION_AND_COMMIT"),
     arg_required_else_help = true,
     after_help = "Examples:\n  pacegate serve --config pacegate.yaml\n  pacegate check --user alice --endpoint /api/v1/orders\n  pacegate help serve"
 )]

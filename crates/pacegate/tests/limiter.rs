@@ -280,9 +280,9 @@ fn invalid_checks_are_rejected_and_charge_nothing() {
         (Check::key("a\0").plan("p"), "identifier: must be"),
         (Check::key(&long).plan("p"), "identifier: must be"),
         (Check::new("no spaces", "a").plan("p"), "dimension: must be"),
-        (Check::new("user", "a").and("user", "b").plan("p"), "given duplicate"),
+        (Check::new("user", "a").and("user", "b").plan("p"), "duplicate dimension `user`"),
         (Check::key("k").plan("nope"), "unknown plan `nope`"),
-        (Check::key("k").plan("p").plan("p"), "named duplicate"),
+        (Check::key("k").plan("p").plan("p"), "duplicate plan `p`"),
         (Check::key("k").plan("p").endpoint(""), "endpoint: must not be empty"),
         (Check::key("k").plan("p").idempotency("c", ""), "idempotency_key: must be"),
     ];
