@@ -49,8 +49,8 @@ fn assert_rejected(arguments: &[&str], reason: &str) {
 #[test]
 fn error_about_the_store_is_one_line() {
     assert_rejected(&["--store", "carrier-pigeon:"], "must be memory: or start with redis://");
-    assert_rejected(&["--store", "redis://"], "is not a host");
-    assert_rejected(&["--store", "redis+sentinel://127.0.0.1:1"], "service's name");
+    assert_rejected(&["--store", "redis://"], "is not a valid host");
+    assert_rejected(&["--store", "redis+sentinel://127.0.0.1:1"], "requires a service name");
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert_rejected(&["--store", &format!("redis://{closed}")], "Connection refused");
     assert_rejected(&["--store", &format!("redis+cluster://{closed}")], "Connection refused");

@@ -70,6 +70,9 @@ const NODES_MAX: usize = 40 * pacegate::rules::RULES_MAX;
 /// Maximum number of bytes of text in them.
 const SCALAR_BYTES_MAX: usize = 256 * 1024 * 1024;
 
+/// A repeated key, and where it is.
+type Repeated = (Place, String);
+
 impl Node {
     pub(crate) fn new(place: Place, value: Value) -> Self {
         Self { place, value, written: None, is_wrong: Cell::new(false), span: 0..0 }
@@ -93,7 +96,7 @@ impl Node {
 
     /// Parses a document as [`parse`](Self::parse) does, and returns where keys are repeated. Only
     /// the first of them has a value.
-    pub(crate) fn parse_with_duplicates(text: &str) -> Result<(Self, Vec<(Place, String)>), (u64, String)> {
+    pub(crate) fn parse_with_duplicates(text: &str) -> Result<(Self, Vec<Repeated>), (u64, String)> {
         let error = match Self::parse_by(text, DuplicateKeyPolicy::Error) {
             Ok(node) => return Ok((node, Vec::new())),
             Err(error) => error,
