@@ -166,7 +166,7 @@ pub async fn concurrent_duplicates_are_charged_once(store: Arc<dyn Store>) {
                 tokio::spawn(async move {
                     let charges = [Charge::new(Key::new(&counter, "everyone", "/"), &limit)];
                     let key = key.to_string();
-                    let home = Some(Identity { dimension: "user", identifier: "shared" });
+                    let home = Some(Identity { dimension: "user", identifier: "everyone" });
                     let idempotency = Some(Idempotency {
                         caller: "caller",
                         key: &key,
