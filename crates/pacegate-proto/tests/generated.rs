@@ -31,19 +31,22 @@ fn generated_code_matches_the_proto_files() {
 
 /// Writes the messages, the services and the encoded descriptors of `proto` to `directory`.
 fn generate(proto: &Path, directory: &Path) {
-    let descriptors = protox::compile(FILES, [proto]).unwrap();
-    fs::write(directory.join("descriptors.bin"), descriptors.encode_to_vec()).unwrap();
+    let descriptors = protox::compile(FILES, [proto]).expect("the proto files compile");
+    fs::write(directory.join("descriptors.bin"), descriptors.encode_to_vec()).expect("a writable directory");
     tonic_prost_build::configure()
         .out_dir(directory)
         .emit_rerun_if_changed(false)
         .include_file("all.rs")
         .compile_fds(descriptors)
-        .unwrap();
+        .expect("code is generated");
 }
 
 fn names(directory: &Path) -> Vec<PathBuf> {
-    let mut names: Vec<PathBuf> =
-        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into()).collect();
+    let mut names: Vec<PathBuf> = fs::read_dir(directory)
+        .expect("a directory")
+        .flatten()
+        .map(|entry| entry.file_name().into())
+        .collect();
     names.sort();
     names
 }
