@@ -5,6 +5,7 @@
 //! next response, HTTP/2 by GOAWAY. Then it stops listening and completes the requests in flight.
 //! No accepted request is lost.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -109,9 +110,28 @@ pub async fn run(
     listeners: impl Into<Listeners>,
     app: App,
     config: &ServerConfig,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()> + Send,
 ) {
-    let Listeners { http, grpc, admin, tls } = listeners.into();
+    run_boxed(listeners.into(), app, config, pin!(shutdown)).await;
+}
+
+/// [`run`] without type parameters and behind a pointer, so that the HTTP stack is compiled once, in
+/// this crate, instead of in every program and test that runs a service.
+fn run_boxed<'a>(
+    listeners: Listeners,
+    app: App,
+    config: &'a ServerConfig,
+    shutdown: Pin<&'a mut (dyn Future<Output = ()> + Send)>,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    Box::pin(serve_all(listeners, app, config, shutdown))
+}
+
+async fn serve_all(
+    Listeners { http, grpc, admin, tls }: Listeners,
+    app: App,
+    config: &ServerConfig,
+    shutdown: Pin<&mut (dyn Future<Output = ()> + Send)>,
+) {
     let (phase, phases) = watch::channel(Phase::Serving);
     let bounds = Arc::new(config.bounds());
     let users = 1 + usize::from(grpc.is_some()) + usize::from(admin.is_some());
