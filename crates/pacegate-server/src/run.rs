@@ -115,8 +115,8 @@ pub async fn run(
     run_boxed(listeners.into(), app, config, pin!(shutdown)).await;
 }
 
-/// [`run`] without type parameters and behind a pointer, so that the HTTP stack is compiled once, in
-/// this crate, instead of in every program and test that runs a service.
+/// [`run`] without type parameters and behind a pointer, so that the HTTP stack is compiled once,
+/// in this crate, instead of in every program and test that runs a service.
 fn run_boxed<'a>(
     listeners: Listeners,
     app: App,
