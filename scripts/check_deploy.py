@@ -231,7 +231,7 @@ def dockerfile():
         yield f"{path}: the last USER is root"
     if workspace()["package"]["rust-version"] not in re.search(r"^FROM rust:(\S+)", text, re.M)[1]:
         yield f"{path}: the compiler version differs from Cargo.toml"
-    if re.search(r"--profile (\w+)", text)[1] not in tomllib.loads(Path("Cargo.toml").read_text())["profile"]:
+    if re.search(r"^ARG PROFILE=(\w+)$", text, re.M)[1] not in tomllib.loads(Path("Cargo.toml").read_text())["profile"]:
         yield f"{path}: the profile is not in Cargo.toml"
 
 

@@ -8,6 +8,7 @@ and its health check must succeed. Runs in mount and process namespaces of its o
 
 import ctypes
 import fcntl
+import fnmatch
 import json
 import os
 import pathlib
@@ -117,7 +118,7 @@ def copy(rest, root, directory, context, ignored, roots):
     to = inside(root, os.path.join(directory, to))
     for source in sources:
         path = inside(base, source)
-        if "from" not in flags and any(rule and path.match(rule.lstrip("/")) for rule in ignored if rule[:1] not in "#!"):
+        if "from" not in flags and is_ignored(source, ignored):
             sys.exit(f"COPY {source}: excluded by the .dockerignore file")
         place = to / path.name if to.is_dir() and path.is_file() else to
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -127,6 +128,15 @@ def copy(rest, root, directory, context, ignored, roots):
             shutil.copy(path, place)
         if owner := flags.get("chown"):
             os.chown(place, *map(int, owner.split(":")))
+
+
+def is_ignored(source, rules):
+    """Whether the .dockerignore file excludes a path: the last rule that matches decides."""
+    result = False
+    for rule in filter(None, map(str.strip, rules)):
+        if not rule.startswith("#") and fnmatch.fnmatch(source, rule.lstrip("!/").rstrip("/")):
+            result = not rule.startswith("!")
+    return result
 
 
 def run(rest, root, settings, cache, arguments):

@@ -107,7 +107,7 @@ pub(crate) struct Bench {
     /// Path of the requests.
     #[arg(long, value_name = "PATH", default_value = "/")]
     endpoint: String,
-    /// Method of the requests, such as GET. Without it, rules for any method apply.
+    /// Method of the requests, such as GET. Without it, the rules of every method apply.
     #[arg(long)]
     method: Option<String>,
     /// Cost of each request.

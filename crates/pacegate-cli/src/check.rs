@@ -45,7 +45,7 @@ pub(crate) struct Check {
     /// The path of the request.
     #[arg(long, value_name = "PATH")]
     endpoint: String,
-    /// The method of the request, such as GET. Without it, rules for any method apply.
+    /// The method of the request, such as GET. Without it, the rules of every method apply.
     #[arg(long)]
     method: Option<String>,
     /// What the request costs.
@@ -129,12 +129,13 @@ impl Check {
             let dimension =
                 if identities.len() > 1 { format!(" by {}", word("dimension")) } else { String::new() };
             text.push_str(&format!(
-                "  {}{dimension} ({}): {} of {} remaining, state {}\n",
+                "  {}{dimension} ({}): {} of {} remaining, state {}{}\n",
                 word("rule"),
                 word("strategy"),
                 limit["remaining"],
                 limit["limit"],
                 word("state"),
+                shadow(limit),
             ));
         }
         match (response["retry_after_ms"].as_u64(), response["reason"].as_str()) {
@@ -156,5 +157,14 @@ fn parse_identity(text: &str) -> Result<(String, String), String> {
             Ok((dimension.to_owned(), id.to_owned()))
         }
         _ => Err("expected DIMENSION=ID, such as tenant=acme".to_owned()),
+    }
+}
+
+/// What a rule in shadow mode would have done, which does not show in the verdict.
+fn shadow(limit: &Value) -> &'static str {
+    match (limit["shadow"] == true, limit["allowed"] == false) {
+        (false, _) => "",
+        (true, false) => ", shadow",
+        (true, true) => ", shadow: would be denied",
     }
 }

@@ -41,6 +41,24 @@ fn check_exits_with_0_if_allowed_and_3_if_denied() {
 }
 
 #[test]
+fn check_shows_what_a_shadow_rule_would_have_done() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(
+        directory.path(),
+        "default_limit: none\nrules: [{name: one, dimension: user, mode: shadow, algorithm: fixed_window, limit: 1, window: 1d}]",
+    );
+    let service = Service::start(&["--config", &config], &[]);
+    for (remaining, expected) in
+        [(0, "state throttled, shadow\n"), (0, "state throttled, shadow: would be denied\n")]
+    {
+        let (code, output, _) =
+            run(&["check", "--server", &service.url, "--user", "alice", "--endpoint", "/x"]);
+        assert_eq!(code, 0, "{output}");
+        assert!(output.ends_with(&format!(" {remaining} of 1 remaining, {expected}")), "{output}");
+    }
+}
+
+#[test]
 fn check_charges_all_identities_of_a_request() {
     let directory = tempfile::tempdir().unwrap();
     let limit = "algorithm: fixed_window, window: 1d";
