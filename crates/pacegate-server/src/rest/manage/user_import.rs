@@ -30,8 +30,8 @@ pub(crate) struct UserImportRequest {
     #[schema(value_type = Vec<ImportedUser>, required = true, max_items = 10000)]
     users: Option<Vec<Object<ImportedUser>>>,
     /// Validates the users and reports what would change, but changes nothing.
-    #[schema(nullable = false)]
-    dry_run: Option<bool>,
+    #[serde(default)]
+    dry_run: bool,
 }
 
 /// The tier and custom limits of one user. At least one of both is required.
@@ -105,7 +105,7 @@ pub(crate) async fn import(
         let reason = format!("must have at most {IMPORT_USERS_MAX} entries, got {}", users.len());
         return Err(ApiError::input("users", reason));
     }
-    let dry_run = body.dry_run.unwrap_or_default();
+    let dry_run = body.dry_run;
     let (users, errors) = validated(users, &managed.live.sources());
     if !errors.is_empty() {
         return Ok(rejected(&managed, errors));
