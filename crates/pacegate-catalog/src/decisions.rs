@@ -123,6 +123,10 @@ pub struct DecisionFilter {
     pub user_id: Option<String>,
     /// Only decisions at this endpoint.
     pub endpoint: Option<String>,
+    /// Only decisions about this identity, in any dimension.
+    pub identifier: Option<String>,
+    /// Only decisions that report this rule.
+    pub rule: Option<String>,
     /// Only decisions made at this time or later.
     pub since: Option<Timestamp>,
     /// Only allowed requests, or only denied ones.
@@ -203,6 +207,8 @@ impl Catalog {
         let conditions = [
             (filter.user_id.is_some(), " AND user_key = ?"),
             (filter.endpoint.is_some(), " AND endpoint_key = ?"),
+            (filter.identifier.is_some(), " AND identifier = ?"),
+            (filter.rule.is_some(), " AND rule = ?"),
             (filter.since.is_some(), " AND at >= ?"),
             (filter.allowed.is_some(), " AND allowed = ?"),
         ];
@@ -214,6 +220,12 @@ impl Catalog {
         }
         if let Some(endpoint) = filter.endpoint {
             statement = statement.bind(key_of(&shorten(&endpoint, ENDPOINT_STORED_MAX)));
+        }
+        if let Some(identifier) = &filter.identifier {
+            statement = statement.bind(shorten_identifier(identifier).into_owned());
+        }
+        if let Some(rule) = filter.rule {
+            statement = statement.bind(rule);
         }
         if let Some(since) = filter.since {
             statement = statement.time(since);

@@ -377,6 +377,14 @@ async fn decision_log_is_filtered_and_paged() {
     browser.choose("Period", "last 15 minutes").await;
     browser.click("Filter").await;
     browser.see_in("#log-count", "2 decisions shown").await;
+    browser.fill("Rule", "other").await;
+    browser.click("Filter").await;
+    browser.see_in("#log-table", "No logged decision matches.").await;
+    browser.fill("Rule", "per-user-minute").await;
+    browser.fill("User", "").await;
+    browser.fill("Address or API key", "ivan").await;
+    browser.click("Filter").await;
+    browser.see_in("#log-count", "2 decisions shown").await;
     browser.fill("Endpoint", "/other").await;
     browser.click("Filter").await;
     browser.see_in("#log-table", "No logged decision matches.").await;

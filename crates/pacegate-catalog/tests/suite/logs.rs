@@ -17,7 +17,7 @@ fn decision(database: &TestDatabase, number: u64) -> DecisionRecord {
         endpoint: if number.is_multiple_of(2) { "/even" } else { "/odd ' \" 🦀" }.into(),
         method: number.is_multiple_of(4).then(|| "GET".into()),
         allowed: !number.is_multiple_of(5),
-        rule: Some("per-user".into()),
+        rule: Some(if number.is_multiple_of(3) { "per-user" } else { "Per-User" }.into()),
         reason: number.is_multiple_of(5).then(|| "LIMIT_EXCEEDED".into()),
         cost: number + 1,
         capacity: Some(100),
@@ -33,6 +33,8 @@ pub(crate) async fn decisions_are_stored_and_filtered(database: &TestDatabase) {
         DecisionFilter::default(),
         DecisionFilter { user_id: Some("u1".into()), ..DecisionFilter::default() },
         DecisionFilter { endpoint: Some("/odd ' \" 🦀".into()), ..DecisionFilter::default() },
+        DecisionFilter { rule: Some("per-user".into()), ..DecisionFilter::default() },
+        DecisionFilter { identifier: Some("u2".into()), allowed: Some(false), ..DecisionFilter::default() },
         DecisionFilter {
             since: Some(database.after(600)),
             allowed: Some(false),
@@ -43,6 +45,8 @@ pub(crate) async fn decisions_are_stored_and_filtered(database: &TestDatabase) {
         let wanted = |record: &&DecisionRecord| {
             filter.user_id.as_ref().is_none_or(|user_id| record.user_id.as_ref() == Some(user_id))
                 && filter.endpoint.as_ref().is_none_or(|endpoint| record.endpoint == *endpoint)
+                && filter.identifier.as_ref().is_none_or(|identifier| record.identifier == *identifier)
+                && filter.rule.as_ref().is_none_or(|rule| record.rule.as_ref() == Some(rule))
                 && filter.since.is_none_or(|since| record.at >= since)
                 && filter.allowed.is_none_or(|allowed| record.allowed == allowed)
         };

@@ -23,12 +23,10 @@ export function show(content) {
     content.querySelector('#log-table').replaceChildren(decisions(shown));
   };
   const start = () => {
-    const { user_id: user, endpoint, allowed, since } = form.elements;
+    const { allowed, since } = form.elements;
     const seconds = Number(since.value);
-    filters = {
-      user_id: user.value.trim(), endpoint: endpoint.value.trim(), allowed: allowed.value,
-      since: seconds ? Math.floor(Date.now() / 1_000) - seconds : '',
-    };
+    filters = { allowed: allowed.value, since: seconds ? Math.floor(Date.now() / 1_000) - seconds : '' };
+    for (const name of ['user_id', 'identifier', 'rule', 'endpoint']) filters[name] = form.elements[name].value.trim();
     [cursor, shown] = [null, []];
     turn += 1;
     return load();

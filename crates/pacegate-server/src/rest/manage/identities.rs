@@ -1,5 +1,5 @@
-//! `/api/v1/identities/{dimension}/{identifier}/…`: limits and temporary overrides of an address,
-//! an API key or any other identity.
+//! `/api/v1/identities/{dimension}/{identifier}/…`: the limits in force for an address, an API key
+//! or any other identity. Their overrides are in [`overrides`](super::overrides).
 
 use std::sync::Arc;
 
@@ -8,24 +8,22 @@ use axum::response::Response;
 use hyper::StatusCode;
 use hyper::http::request::Parts;
 use pacegate::identity::{self, Invalid};
-use pacegate_catalog::Override;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::overrides::{OverrideRequest, new_override};
-use super::users::{EffectiveResponse, OverrideBody};
-use super::{IfMatch, Managed, Subject, empty, shown};
+use super::users::EffectiveResponse;
+use super::{Managed, Subject};
 use crate::app::Shared;
-use crate::clock::{now, rfc3339};
+use crate::clock::now;
 use crate::openapi::vocabulary as value;
 use crate::respond::ApiError;
-use crate::rest::extract::{Id, Json, NoParameters, Query, variables};
+use crate::rest::extract::{NoParameters, Query, variables};
 use crate::rest::json;
 
 /// The identity in the path, in the spelling that is counted.
 pub(crate) struct Identity {
-    dimension: String,
-    identifier: String,
+    pub(super) dimension: String,
+    pub(super) identifier: String,
 }
 
 impl FromRequestParts<Arc<Shared>> for Identity {
@@ -44,7 +42,12 @@ impl FromRequestParts<Arc<Shared>> for Identity {
 }
 
 impl Identity {
-    fn subject(&self) -> Subject<'_> {
+    pub(super) fn user(user_id: String) -> Self {
+        Self { dimension: identity::USER.to_owned(), identifier: user_id }
+    }
+
+    /// What this node has cached about the identity.
+    pub(super) fn subject(&self) -> Subject<'_> {
         if self.dimension == identity::USER { Subject::User(&self.identifier) } else { Subject::Rules }
     }
 }
@@ -59,46 +62,6 @@ struct LimitsResponse<'a> {
     limits: Vec<EffectiveResponse<'a>>,
 }
 
-/// An override of an identity.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = IdentityOverride)]
-struct OverrideResponse<'a> {
-    id: &'a str,
-    dimension: &'a str,
-    identifier: &'a str,
-    rule: &'a str,
-    #[serde(flatten)]
-    numbers: OverrideBody,
-    #[schema(value_type = value::Time)]
-    expires_at: String,
-    #[schema(required = true)]
-    reason: Option<&'a str>,
-    #[schema(value_type = value::Time)]
-    created_at: String,
-}
-
-impl<'a> OverrideResponse<'a> {
-    fn new(stored: &'a Override) -> Self {
-        Self {
-            id: &stored.override_id,
-            dimension: &stored.dimension,
-            identifier: &stored.user_id,
-            rule: &stored.rule,
-            numbers: OverrideBody::new(&stored.numbers),
-            expires_at: rfc3339(stored.expires_at),
-            reason: stored.reason.as_deref(),
-            created_at: rfc3339(stored.created_at),
-        }
-    }
-}
-
-/// The overrides in force for an identity.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = IdentityOverrideList)]
-struct OverrideListResponse<'a> {
-    overrides: Vec<OverrideResponse<'a>>,
-}
-
 /// The limits in force for an address, an API key or another identity
 ///
 /// Each limit with its source and its current usage.
@@ -108,8 +71,8 @@ struct OverrideListResponse<'a> {
     operation_id = "identity_limits",
     tag = "Identities",
     params(
-        ("dimension" = value::Dimension, Path, description = "the dimension of the identity"),
-        ("identifier" = value::Identifier, Path, description = "the identity"),
+        ("dimension" = value::Dimension, Path, description = "The dimension of the identity."),
+        ("identifier" = value::Identifier, Path, description = "The identity."),
     ),
     responses((status = 200, description = "All of them.", body = LimitsResponse)),
 )]
@@ -128,87 +91,4 @@ pub(crate) async fn limits(
     let found = shared.limiter.limits_of(dimension, identifier, profile.as_ref()).await?;
     let limits = found.iter().map(EffectiveResponse::new).collect();
     Ok(json(StatusCode::OK, &LimitsResponse { dimension, identifier, limits }))
-}
-
-/// Creates a temporary override for an address, an API key or another identity
-///
-/// It replaces the numbers of a rule for this identity until it expires. There are at most 1,000
-/// such overrides at a time, not counting those of users.
-#[utoipa::path(
-    post,
-    path = "/api/v1/identities/{dimension}/{identifier}/override",
-    operation_id = "create_identity_override",
-    tag = "Identities",
-    params(
-        ("dimension" = value::Dimension, Path, description = "the dimension of the identity"),
-        ("identifier" = value::Identifier, Path, description = "the identity"),
-    ),
-    request_body = OverrideRequest,
-    responses((status = 201, description = "The override is in force.", body = OverrideResponse, headers(("ETag" = String, description = "its version")))),
-)]
-pub(crate) async fn create(
-    managed: Managed,
-    identity: Identity,
-    Json(body): Json<OverrideRequest>,
-) -> Result<Response, ApiError> {
-    let Identity { dimension, identifier } = &identity;
-    let new = new_override(&managed, dimension, identifier, body)?;
-    let write =
-        managed.change(identity.subject(), |catalog, actor| catalog.add_override_for(actor, dimension, new));
-    Ok(shown(StatusCode::CREATED, &OverrideResponse::new(&write.await?), Override::VERSION))
-}
-
-/// The overrides in force for an address, an API key or another identity
-#[utoipa::path(
-    get,
-    path = "/api/v1/identities/{dimension}/{identifier}/override",
-    operation_id = "list_identity_overrides",
-    tag = "Identities",
-    params(
-        ("dimension" = value::Dimension, Path, description = "the dimension of the identity"),
-        ("identifier" = value::Identifier, Path, description = "the identity"),
-    ),
-    responses((status = 200, description = "All of them.", body = OverrideListResponse)),
-)]
-pub(crate) async fn list(
-    managed: Managed,
-    identity: Identity,
-    _: Query<NoParameters>,
-) -> Result<Response, ApiError> {
-    let Identity { dimension, identifier } = &identity;
-    let stored = managed.live.catalog.overrides_of(dimension, identifier, now()).await?;
-    let overrides = stored.iter().map(OverrideResponse::new).collect();
-    Ok(json(StatusCode::OK, &OverrideListResponse { overrides }))
-}
-
-/// Ends an override of an address, an API key or another identity
-#[utoipa::path(
-    delete,
-    path = "/api/v1/identities/{dimension}/{identifier}/override/{id}",
-    operation_id = "delete_identity_override",
-    tag = "Identities",
-    params(
-        ("dimension" = value::Dimension, Path, description = "the dimension of the identity"),
-        ("identifier" = value::Identifier, Path, description = "the identity"),
-        ("id" = String, Path, description = "the id of an override"),
-        IfMatch,
-    ),
-    responses(
-        (status = 204, description = "The override is removed."),
-        (status = 404, description = "The identity has no such override."),
-        (status = 412, description = "The override has another version."),
-    )
-)]
-pub(crate) async fn delete(
-    managed: Managed,
-    identity: Identity,
-    Id(override_id): Id,
-) -> Result<Response, ApiError> {
-    let expected = managed.expected()?;
-    let Identity { dimension, identifier } = &identity;
-    let write = managed.change(identity.subject(), |catalog, actor| {
-        catalog.delete_override_of(actor, dimension, identifier, &override_id, expected)
-    });
-    write.await?;
-    Ok(empty(StatusCode::NO_CONTENT))
 }

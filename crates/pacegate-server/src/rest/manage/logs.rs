@@ -94,6 +94,12 @@ pub(crate) struct DecisionQuery {
     /// Only decisions for this endpoint.
     #[param(value_type = Option<String>)]
     endpoint: Filter,
+    /// Only decisions for this address, API key or other identity.
+    #[param(value_type = Option<String>)]
+    identifier: Filter,
+    /// Only decisions whose reported limit is this rule.
+    #[param(value_type = Option<String>)]
+    rule: Filter,
     /// Only decisions since this time: RFC 3339, or seconds since the epoch.
     #[param(value_type = Option<String>)]
     since: Since,
@@ -115,6 +121,8 @@ pub(crate) async fn list(managed: Managed, Query(query): Query<DecisionQuery>) -
     let filter = DecisionFilter {
         user_id: query.user_id.0,
         endpoint: query.endpoint.0,
+        identifier: query.identifier.0,
+        rule: query.rule.0,
         since: query.since.0,
         allowed: query.allowed,
     };

@@ -1,4 +1,5 @@
-//! `/api/v1/users/{user_id}/override`: temporary limits.
+//! `/api/v1/users/{user_id}/override` and `/api/v1/identities/{dimension}/{identifier}/override`:
+//! temporary limits. Users are the identities of the dimension `user`.
 
 use std::time::Duration;
 
@@ -9,9 +10,10 @@ use pacegate_catalog::{NewOverride, Override};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::identities::Identity;
 use super::rule_wire::required;
 use super::users::{OverrideBody, unknown_rule};
-use super::{IfMatch, Managed, Subject, empty, shown};
+use super::{IfMatch, Managed, empty, shown};
 use crate::clock::{now, parse_rfc3339, rfc3339};
 use crate::openapi::vocabulary as value;
 use crate::respond::ApiError;
@@ -44,12 +46,16 @@ pub(crate) struct OverrideRequest {
     reason: Option<String>,
 }
 
-/// An override.
+/// A temporary override of one identity.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Override)]
 struct OverrideResponse<'a> {
     id: &'a str,
-    user_id: &'a str,
+    dimension: &'a str,
+    identifier: &'a str,
+    /// The identifier, if the dimension is `user`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_id: Option<&'a str>,
     rule: &'a str,
     #[serde(flatten)]
     numbers: OverrideBody,
@@ -63,9 +69,12 @@ struct OverrideResponse<'a> {
 
 impl<'a> OverrideResponse<'a> {
     fn new(stored: &'a Override) -> Self {
+        let identifier = stored.user_id.as_str();
         Self {
             id: &stored.override_id,
-            user_id: &stored.user_id,
+            dimension: &stored.dimension,
+            identifier,
+            user_id: (stored.dimension == identity::USER).then_some(identifier),
             rule: &stored.rule,
             numbers: OverrideBody::new(&stored.numbers),
             expires_at: rfc3339(stored.expires_at),
@@ -82,7 +91,7 @@ struct OverrideListResponse<'a> {
     overrides: Vec<OverrideResponse<'a>>,
 }
 
-/// Create a temporary override
+/// Create a temporary override for a user
 ///
 /// Replaces the numbers of a rule for one user until it expires.
 #[utoipa::path(
@@ -99,8 +108,42 @@ pub(crate) async fn create(
     UserId(user_id): UserId,
     Json(body): Json<OverrideRequest>,
 ) -> Result<Response, ApiError> {
-    let new = new_override(&managed, identity::USER, &user_id, body)?;
-    let write = managed.change(Subject::User(&user_id), |catalog, actor| catalog.add_override(actor, new));
+    create_for(&managed, &Identity::user(user_id), body).await
+}
+
+/// Create a temporary override for an address, an API key or another identity
+///
+/// Replaces the numbers of a rule for this identity until it expires. Identities other than users
+/// can have 1,000 overrides in total.
+#[utoipa::path(
+    post,
+    path = "/api/v1/identities/{dimension}/{identifier}/override",
+    operation_id = "create_identity_override",
+    tag = "Identities",
+    params(
+        ("dimension" = value::Dimension, Path, description = "The dimension of the identity."),
+        ("identifier" = value::Identifier, Path, description = "The identity."),
+    ),
+    request_body = OverrideRequest,
+    responses((status = 201, description = "Created.", body = OverrideResponse, headers(("ETag" = String, description = "The version.")))),
+)]
+pub(crate) async fn create_for_identity(
+    managed: Managed,
+    identity: Identity,
+    Json(body): Json<OverrideRequest>,
+) -> Result<Response, ApiError> {
+    create_for(&managed, &identity, body).await
+}
+
+async fn create_for(
+    managed: &Managed,
+    identity: &Identity,
+    body: OverrideRequest,
+) -> Result<Response, ApiError> {
+    let Identity { dimension, identifier } = identity;
+    let new = new_override(managed, dimension, identifier, body)?;
+    let write =
+        managed.change(identity.subject(), |catalog, actor| catalog.add_override_for(actor, dimension, new));
     Ok(shown(StatusCode::CREATED, &OverrideResponse::new(&write.await?), Override::VERSION))
 }
 
@@ -118,12 +161,36 @@ pub(crate) async fn list(
     UserId(user_id): UserId,
     _: Query<NoParameters>,
 ) -> Result<Response, ApiError> {
-    let stored = managed.live.catalog.overrides(&user_id, now()).await?;
+    list_of(&managed, &Identity::user(user_id)).await
+}
+
+/// List the active overrides of an address, an API key or another identity
+#[utoipa::path(
+    get,
+    path = "/api/v1/identities/{dimension}/{identifier}/override",
+    operation_id = "list_identity_overrides",
+    tag = "Identities",
+    params(
+        ("dimension" = value::Dimension, Path, description = "The dimension of the identity."),
+        ("identifier" = value::Identifier, Path, description = "The identity."),
+    ),
+    responses((status = 200, description = "All active overrides.", body = OverrideListResponse)),
+)]
+pub(crate) async fn list_of_identity(
+    managed: Managed,
+    identity: Identity,
+    _: Query<NoParameters>,
+) -> Result<Response, ApiError> {
+    list_of(&managed, &identity).await
+}
+
+async fn list_of(managed: &Managed, identity: &Identity) -> Result<Response, ApiError> {
+    let stored = managed.live.catalog.overrides_of(&identity.dimension, &identity.identifier, now()).await?;
     let overrides = stored.iter().map(OverrideResponse::new).collect();
     Ok(json(StatusCode::OK, &OverrideListResponse { overrides }))
 }
 
-/// Delete an override
+/// Delete an override of a user
 #[utoipa::path(
     delete,
     path = "/api/v1/users/{user_id}/override/{id}",
@@ -141,16 +208,47 @@ pub(crate) async fn delete(
     UserId(user_id): UserId,
     Id(override_id): Id,
 ) -> Result<Response, ApiError> {
+    delete_of(&managed, &Identity::user(user_id), &override_id).await
+}
+
+/// Delete an override of an address, an API key or another identity
+#[utoipa::path(
+    delete,
+    path = "/api/v1/identities/{dimension}/{identifier}/override/{id}",
+    operation_id = "delete_identity_override",
+    tag = "Identities",
+    params(
+        ("dimension" = value::Dimension, Path, description = "The dimension of the identity."),
+        ("identifier" = value::Identifier, Path, description = "The identity."),
+        ("id" = String, Path, description = "The id of the override."),
+        IfMatch,
+    ),
+    responses(
+        (status = 204, description = "Deleted."),
+        (status = 404, description = "Unknown override."),
+        (status = 412, description = "The override does not have the expected version."),
+    )
+)]
+pub(crate) async fn delete_of_identity(
+    managed: Managed,
+    identity: Identity,
+    Id(override_id): Id,
+) -> Result<Response, ApiError> {
+    delete_of(&managed, &identity, &override_id).await
+}
+
+async fn delete_of(managed: &Managed, identity: &Identity, override_id: &str) -> Result<Response, ApiError> {
     let expected = managed.expected()?;
-    let write = managed.change(Subject::User(&user_id), |catalog, actor| {
-        catalog.delete_override(actor, &user_id, &override_id, expected)
+    let Identity { dimension, identifier } = identity;
+    let write = managed.change(identity.subject(), |catalog, actor| {
+        catalog.delete_override_of(actor, dimension, identifier, override_id, expected)
     });
     write.await?;
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
 /// The override that a body describes, for an identity.
-pub(super) fn new_override(
+fn new_override(
     managed: &Managed,
     dimension: &str,
     identifier: &str,
