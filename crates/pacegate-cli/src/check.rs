@@ -20,11 +20,12 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Checks one request against a running service and charges its limits if it is allowed.
 ///
 /// Give at least one identity: --user, --ip, --key or --identity. The limits of all of them are
-/// charged together or not at all. Exit code 0: allowed, 3: denied.
+/// charged together or not at all. With --explain nothing is charged, and every rule is listed with
+/// the reason why it applies or does not. Exit code 0: allowed, 3: denied.
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("identities").args(["user", "ip", "key", "identity"]).required(true).multiple(true),
-    after_help = "Examples:\n  pacegate check --user alice --endpoint /api/v1/orders --cost 2\n  pacegate check --ip 203.0.113.7 --method POST --endpoint /login\n  pacegate check --user alice --key k1 --identity tenant=acme --plan gold --endpoint /"
+    after_help = "Examples:\n  pacegate check --user alice --endpoint /api/v1/orders --cost 2\n  pacegate check --ip 203.0.113.7 --method POST --endpoint /login\n  pacegate check --user alice --tier premium --endpoint /api/v1/orders --explain\n  pacegate check --user alice --key k1 --identity tenant=acme --plan gold --endpoint /"
 )]
 pub(crate) struct Check {
     /// The user who makes the request: dimension `user`.
@@ -54,6 +55,12 @@ pub(crate) struct Check {
     /// A plan that applies in addition to the rules. Can be repeated.
     #[arg(long, value_name = "NAME")]
     plan: Vec<String>,
+    /// The tier of the user. Without it, the tier in the catalog applies.
+    #[arg(long, value_name = "NAME")]
+    tier: Option<String>,
+    /// Explains the decision instead of charging the limits.
+    #[arg(long)]
+    explain: bool,
     #[command(flatten)]
     service: ServiceArguments,
 }
@@ -71,8 +78,13 @@ impl Check {
             .map_err(|_| anyhow!("{} did not respond within {TIMEOUT:?}", service.url()))??;
         match status {
             StatusCode::OK | StatusCode::TOO_MANY_REQUESTS => {
-                say(self.describe(&identities, &response).trim_end());
-                if status == StatusCode::OK { Ok(()) } else { Err(Failure::Denied) }
+                let decision = if self.explain { &response["decision"] } else { &response };
+                let mut text = self.describe(&identities, decision);
+                if self.explain {
+                    text.push_str(&describe_rules(&response));
+                }
+                say(text.trim_end());
+                if decision["allowed"] == true { Ok(()) } else { Err(Failure::Denied) }
             }
             _ => Err(service.rejected(status, &response)),
         }
@@ -107,7 +119,11 @@ impl Check {
         if !self.plan.is_empty() {
             body["plans"] = self.plan.clone().into();
         }
-        let request = Request::post("/v1/rate-limit/check")
+        if let Some(tier) = &self.tier {
+            body["tier"] = tier.as_str().into();
+        }
+        let path = if self.explain { "/api/v1/explain" } else { "/v1/rate-limit/check" };
+        let request = Request::post(path)
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body.to_string())))?;
         service.json(request).await
@@ -158,6 +174,23 @@ fn parse_identity(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("expected DIMENSION=ID, such as tenant=acme".to_owned()),
     }
+}
+
+/// Every rule of an explanation, and why it applies or does not.
+fn describe_rules(explained: &Value) -> String {
+    let rules = explained["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let line = |rule: &Value| {
+        let word = |name: &str| rule[name].as_str().unwrap_or("?").to_owned();
+        format!("  {} on {}: {}\n", word("rule"), word("endpoint_pattern"), word("explanation"))
+    };
+    let tier = explained["tier"].as_str().map(|tier| format!(", tier {tier}")).unwrap_or_default();
+    let mut text = format!("rules{tier}; nothing was charged:\n");
+    text.extend(rules.iter().map(line));
+    let total = explained["rules_total"].as_u64().unwrap_or_default();
+    if let Some(more) = total.checked_sub(rules.len() as u64).filter(|more| *more > 0) {
+        text.push_str(&format!("  {more} more do not apply\n"));
+    }
+    text
 }
 
 /// What a rule in shadow mode would have done, which does not show in the verdict.

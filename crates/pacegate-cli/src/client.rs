@@ -102,7 +102,11 @@ impl Service {
     /// The failure for an error response.
     pub(crate) fn rejected(&self, status: StatusCode, body: &Value) -> Failure {
         let message = body["error"]["message"].as_str().unwrap_or("no reason given");
-        let failure = anyhow!("{} returned {status}: {message}", self.url());
+        let hint = match (status, &self.api_key) {
+            (StatusCode::UNAUTHORIZED, None) => "; pass --api-key or set PACEGATE_API_KEY",
+            _ => "",
+        };
+        let failure = anyhow!("{} returned {status}: {message}{hint}", self.url());
         if status.is_client_error() { Failure::Misused(failure) } else { Failure::Failed(failure) }
     }
 

@@ -59,6 +59,34 @@ fn check_shows_what_a_shadow_rule_would_have_done() {
 }
 
 #[test]
+fn check_explains_the_rules_without_charging() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(
+        directory.path(),
+        "default_limit: none\nrules:\n  - {name: api, dimension: user, algorithm: fixed_window, limit: 1, window: 1d}\n  - {name: api, dimension: user, tier: premium, algorithm: fixed_window, limit: 9, window: 1d}\n  - {name: login, dimension: ip, endpoint: /login, algorithm: fixed_window, limit: 2, window: 1d}\n",
+    );
+    let service = Service::start(&["--config", &config], &[]);
+    let check = |arguments: &[&str]| {
+        let check = ["check", "--server", &service.url, "--user", "alice", "--endpoint", "/x"];
+        run(&[&check, arguments].concat())
+    };
+    for _ in 0..2 {
+        let (code, output, errors) = check(&["--explain"]);
+        assert_eq!((code, errors.as_str()), (0, ""));
+        assert_eq!(
+            output,
+            "allowed: user alice, /x, cost 1\n  api (fixed_window): 1 of 1 remaining, state normal\nrules; nothing was charged:\n  api on *: applies: anyone\n  api on *: applies to tier premium only\n  login on /login: applies to /login only\n"
+        );
+    }
+    let (_, output, _) = check(&["--explain", "--tier", "premium"]);
+    assert!(output.contains("9 of 9 remaining") && output.contains("\nrules, tier premium;"), "{output}");
+    let (_, output, _) = check(&["--tier", "premium"]);
+    assert!(output.contains("8 of 9 remaining"), "{output}");
+    let (code, output, _) = check(&["--explain"]);
+    assert_eq!(code, 3, "the counter belongs to the name of the rule: {output}");
+}
+
+#[test]
 fn check_charges_all_identities_of_a_request() {
     let directory = tempfile::tempdir().unwrap();
     let limit = "algorithm: fixed_window, window: 1d";
@@ -282,7 +310,9 @@ fn check_sends_its_api_key() {
     let settings = [("PACEGATE_ADMIN_KEY", "secret"), ("PACEGATE_SERVER__REQUIRE_KEY", "true")];
     let service = Service::start(&[], &settings);
     let check = ["check", "--server", &service.url, "--user", "u", "--endpoint", "/"];
-    assert_eq!(run(&check).0, 2);
+    let (code, _, errors) = run(&check);
+    assert_eq!(code, 2);
+    assert!(errors.ends_with("; pass --api-key or set PACEGATE_API_KEY\n"), "{errors}");
     assert_eq!(run(&[&check[..], &["--api-key", "wrong"]].concat()).0, 2);
     assert_eq!(run(&[&check[..], &["--api-key", "secret"]].concat()).0, 0);
     let output = pacegate().args(check).env("PACEGATE_API_KEY", "secret").output().unwrap();
