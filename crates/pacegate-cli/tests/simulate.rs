@@ -59,7 +59,7 @@ fn report_and_its_files_agree() {
     // Without a terminal there is no bar, only a line at the end.
     assert!(errors.starts_with("7 lines in ") && errors.lines().count() == 1, "{errors}");
     let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
-    assert_eq!(report["format_version"], 1);
+    assert_eq!(report["format_version"], 2);
     assert_eq!(report["log"]["requests"], 6);
     assert_eq!(report["log"]["broken_examples"][0]["line"], 7);
     let set = &report["rule_sets"][0];

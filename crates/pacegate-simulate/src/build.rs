@@ -3,6 +3,7 @@
 mod comparison;
 mod conclusion;
 mod customers;
+mod suggestions;
 mod warnings;
 
 use std::time::Duration;
@@ -53,7 +54,7 @@ pub(crate) fn build(
     let log = log_report(log, read, replay, options);
     let conclusion = conclusion::conclude(&log, &sets, comparison.as_ref());
     Report {
-        format_version: 1,
+        format_version: 2,
         log,
         endpoints: endpoints(&replay.endpoints, rules.len()),
         series: series(replay, &sets),
@@ -145,6 +146,8 @@ fn rule_set(
         blocked_customers: people.by_dimension(place),
         most_blocked: people.most_blocked(place),
         regular_hurt: people.regular_hurt(place),
+        outliers: people.outliers(place),
+        suggestions: suggestions::suggest(place, people),
         warnings: warnings::of_rules(set, file, log, options),
     }
 }

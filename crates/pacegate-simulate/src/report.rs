@@ -122,8 +122,13 @@ pub struct RuleSetReport {
     pub blocked_customers: Vec<DimensionReport>,
     /// Customers with the most blocked requests.
     pub most_blocked: Vec<CustomerReport>,
-    /// Regular customers that would have been blocked, those blocked often first.
+    /// Regular customers that would have been blocked, those blocked often first. Outliers are not
+    /// among them.
     pub regular_hurt: Vec<CustomerReport>,
+    /// Customers with a demand far above the limit and above that of other keys, most blocked first.
+    pub outliers: Vec<CustomerReport>,
+    /// Changes that would allow all requests of regular customers.
+    pub suggestions: Vec<Suggestion>,
     /// Warnings about rules that never applied, and about bounds that were reached.
     pub warnings: Vec<String>,
 }
@@ -176,6 +181,27 @@ pub struct NeededReport {
     pub for_all: u64,
 }
 
+/// A number that would allow all requests of the regular customers that a rule blocked.
+#[derive(Clone, Debug, Serialize)]
+pub struct Suggestion {
+    /// Name of the rule.
+    pub rule: String,
+    /// The setting: `limit`, or `burst` at the rate of the rule.
+    pub setting: String,
+    /// The number in the file.
+    pub current: u32,
+    /// The number that is sufficient for these customers.
+    pub suggested: u64,
+    /// Whether the number is exact or estimated.
+    pub exact: bool,
+    /// Number of regular customers that this rule blocked most.
+    pub customers: u64,
+    /// Number of outliers that this rule blocked most.
+    pub outliers: u64,
+    /// Number of these outliers that the suggested number still blocks.
+    pub outliers_blocked: u64,
+}
+
 /// Blocked customers of one dimension.
 #[derive(Clone, Debug, Serialize)]
 pub struct DimensionReport {
@@ -185,10 +211,12 @@ pub struct DimensionReport {
     pub customers: u64,
     /// Number of customers that would have been blocked at least once.
     pub blocked: u64,
-    /// Number of regular customers among them.
+    /// Number of regular customers among them. Outliers do not count.
     pub regular_hurt: u64,
     /// Number of regular customers that would have been blocked often.
     pub regular_often: u64,
+    /// Number of outliers among the blocked customers.
+    pub outliers: u64,
 }
 
 /// A customer that would have been blocked.

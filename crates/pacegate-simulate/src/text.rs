@@ -5,9 +5,12 @@ mod table;
 use std::time::Duration;
 
 use self::table::{Align, Table};
-use crate::report::{ComparisonReport, CustomerReport, LogReport, Report, RuleReport, RuleSetReport};
+use crate::report::{ComparisonReport, CustomerReport, Report, RuleReport, RuleSetReport};
 use crate::time::format_duration;
-use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, number, percent, result_cells, variant};
+use crate::words::{
+    self, NEEDED, OUTLIER, OUTLIERS, REGULAR, REGULAR_LISTS, blocked_by, not_listed, number, percent, plural,
+    result_cells, suggestion, variant,
+};
 
 /// Maximum number of entries of a list. JSON and HTML have more.
 const CUSTOMERS_SHOWN: usize = 10;
@@ -18,7 +21,7 @@ impl Report {
     /// Returns the report as text for a terminal.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
-        log(&self.log, &mut text);
+        log(self, &mut text);
         totals(self, &mut text);
         for set in &self.rule_sets {
             rule_set(set, self.rule_sets.len() > 1, &mut text);
@@ -27,6 +30,7 @@ impl Report {
             compare(comparison, &mut text);
         }
         endpoints(self, &mut text);
+        changes(self, &mut text);
         text.push('\n');
         for sentence in &self.conclusion {
             wrapped(sentence, "", &mut text);
@@ -35,10 +39,11 @@ impl Report {
     }
 }
 
-fn log(log: &LogReport, text: &mut String) {
+fn log(report: &Report, text: &mut String) {
+    let log = &report.log;
     let files = log.files.join(", ");
     let span = format_duration(Duration::from_secs_f64(log.span_seconds.floor()));
-    text.push_str(&format!("{files} ({}): {} requests in {span}\n", log.format, number(log.requests)));
+    text.push_str(&format!("{files} ({}): {} in {span}\n", log.format, plural(log.requests, "request")));
     text.push_str(&format!("  from {} to {}\n", log.first, log.last));
     let fields: Vec<String> =
         log.fields.iter().map(|field| format!("{}={}", field.part, field.field)).collect();
@@ -47,17 +52,7 @@ fn log(log: &LogReport, text: &mut String) {
         text.push_str("  times are whole seconds: requests of one second are spread over it in the order of their lines\n");
     }
     if log.left_out_by_status > 0 {
-        text.push_str(&format!(
-            "  {} requests were ignored by --only-status\n",
-            number(log.left_out_by_status)
-        ));
-    }
-    if log.late_requests > 0 {
-        let most = format_duration(Duration::from_secs_f64(log.late_seconds_most));
-        text.push_str(&format!(
-            "  {} requests are older than an earlier line, by up to {most}; they count at the time of that line\n",
-            number(log.late_requests)
-        ));
+        text.push_str(&format!("  {} ignored by --only-status\n", plural(log.left_out_by_status, "request")));
     }
     if log.broken_lines > 0 {
         let lines = if log.broken_lines == 1 { "line is not a request" } else { "lines are not requests" };
@@ -67,12 +62,18 @@ fn log(log: &LogReport, text: &mut String) {
             text.push_str(&format!("    {} line {}: {}{excerpt}\n", broken.file, broken.line, broken.reason));
         }
     }
-    warnings(&log.warnings, text);
+    for warning in words::warnings(report) {
+        wrapped(&format!("warning: {warning}"), "  ", text);
+    }
 }
 
-fn warnings(warnings: &[String], text: &mut String) {
-    for warning in warnings {
-        wrapped(&format!("warning: {warning}"), "  ", text);
+fn changes(report: &Report, text: &mut String) {
+    for set in report.rule_sets.iter().filter(|set| !set.suggestions.is_empty()) {
+        let of = if report.rule_sets.len() > 1 { format!("{}: ", set.name) } else { String::new() };
+        text.push_str(&format!("\n{of}What to change\n"));
+        for each in &set.suggestions {
+            wrapped(&suggestion(each), "  ", text);
+        }
     }
 }
 
@@ -102,7 +103,6 @@ fn totals(report: &Report, text: &mut String) {
 fn rule_set(set: &RuleSetReport, named: bool, text: &mut String) {
     let of = if named { format!("{}: ", set.name) } else { String::new() };
     text.push_str(&format!("\n{of}Results by rule\n"));
-    warnings(&set.warnings, text);
     if set.rules.is_empty() {
         text.push_str("  no rule applied to any request\n");
         return;
@@ -124,10 +124,16 @@ fn rule_set(set: &RuleSetReport, named: bool, text: &mut String) {
             customers(&listed, count, text);
         }
     }
-    if !set.most_blocked.is_empty() {
-        text.push_str(&format!("\n{of}Most blocked customers\n"));
-        let listed: Vec<&CustomerReport> = set.most_blocked.iter().collect();
-        customers(&listed, total(set, |each| each.blocked), text);
+    if !set.outliers.is_empty() {
+        text.push_str(&format!("\n{of}{OUTLIERS}\n"));
+        wrapped(OUTLIER, "  ", text);
+        customers(&set.outliers.iter().collect::<Vec<_>>(), total(set, |each| each.outliers), text);
+    }
+    let others = not_listed(set);
+    if !others.is_empty() {
+        text.push_str(&format!("\n{of}Other blocked customers\n"));
+        let count = total(set, |each| each.blocked - each.regular_hurt - each.outliers);
+        customers(&others, count, text);
     }
 }
 
@@ -209,7 +215,7 @@ fn customers(customers: &[&CustomerReport], total: u64, text: &mut String) {
             percent(customer.blocked_share),
             customer.first_blocked.get(5..16).unwrap_or_default().replace('T', " "),
             longest,
-            culprit(customer),
+            blocked_by(customer),
             customer.needed.map_or("–".to_owned(), number),
             number(u64::from(customer.available)),
         ];
@@ -221,19 +227,6 @@ fn customers(customers: &[&CustomerReport], total: u64, text: &mut String) {
     table.render(text);
     if total > CUSTOMERS_SHOWN as u64 {
         text.push_str(&format!("  … {} in total; --json and --html list up to 50\n", number(total)));
-    }
-}
-
-/// Returns the rule, and its key unless the key is the customer: several customers can share an
-/// address.
-fn culprit(customer: &CustomerReport) -> String {
-    let own = format!("{} {}", customer.dimension, customer.identifier);
-    match &customer.key {
-        Some(key) if *key != own => {
-            let key = key.split_once(' ').map_or(key.as_str(), |(_, identifier)| identifier);
-            format!("{} ({key})", customer.rule)
-        }
-        _ => customer.rule.clone(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::report::RuleReport;
+use crate::report::{CustomerReport, Report, RuleReport, RuleSetReport, Suggestion};
 use crate::time::format_duration;
 
 /// The definition of a regular customer.
@@ -14,9 +14,81 @@ pub(crate) const REGULAR_LISTS: [(&str, bool); 2] = [
     ("Regular customers blocked often (5 % of their requests or more)", true),
     ("Regular customers blocked occasionally (less than 5 %)", false),
 ];
+/// Title of the list of outliers.
+pub(crate) const OUTLIERS: &str = "Outliers, far above the limit";
+/// The definition of an outlier, and what to do about it.
+pub(crate) const OUTLIER: &str = "At least half of their requests are blocked, and they want at least 3 times what the rule allows and what its \
+    typical key needs. Scrapers and attacks look like this; raise the limit of a customer that does not belong here.";
 /// Explains the numbers of the table of needs.
 pub(crate) const NEEDED: &str = "The limit or burst that would allow all requests of 99 %, 99.9 % or all of the keys of a rule. It is the peak demand \
     of the keys, computed by the algorithm of the rule without a limit. A burst assumes the rate of the rule. Try a number with --rules-b before you use it.";
+
+/// Returns what to change in a rule, in sentences.
+pub(crate) fn suggestion(suggestion: &Suggestion) -> String {
+    let Suggestion { rule, setting, current, suggested, customers, outliers, outliers_blocked, .. } =
+        suggestion;
+    let about = if suggestion.exact { "" } else { "about " };
+    let who = match customers {
+        1 => "the regular customer".to_owned(),
+        _ => format!("all {} regular customers", number(*customers)),
+    };
+    let others = match (outliers, outliers - outliers_blocked) {
+        (0, _) => String::new(),
+        (_, 0) => format!(" {} stays blocked.", plural(*outliers, "outlier")).replace("s stays", "s stay"),
+        (_, freed) => format!(" It would also allow all requests of {}.", plural(freed, "outlier")),
+    };
+    format!(
+        "{rule}: raise `{setting}` from {} to {about}{}. That allows all requests of {who} that this rule blocks.{others}",
+        number(u64::from(*current)),
+        number(*suggested)
+    )
+}
+
+/// Returns the warnings of a report: first those about the log, then those about the rules, each
+/// once.
+pub(crate) fn warnings(report: &Report) -> Vec<String> {
+    let mut found = report.log.warnings.clone();
+    let sets = &report.rule_sets;
+    for set in sets {
+        for warning in &set.warnings {
+            let everywhere = sets.iter().all(|other| other.warnings.contains(warning));
+            let warning = if everywhere { warning.clone() } else { format!("rules {}: {warning}", set.name) };
+            if !found.contains(&warning) {
+                found.push(warning);
+            }
+        }
+    }
+    found
+}
+
+/// Returns the most blocked customers that are in no other list.
+pub(crate) fn not_listed(set: &RuleSetReport) -> Vec<&CustomerReport> {
+    let is = |a: &CustomerReport, b: &CustomerReport| {
+        (&a.dimension, &a.identifier) == (&b.dimension, &b.identifier)
+    };
+    let listed = |customer: &CustomerReport| {
+        set.regular_hurt.iter().chain(&set.outliers).any(|other| is(customer, other))
+    };
+    set.most_blocked.iter().filter(|customer| !listed(customer)).collect()
+}
+
+/// Returns the rule that blocked a customer, and its key unless the key is the customer: several
+/// customers can share an address.
+pub(crate) fn blocked_by(customer: &CustomerReport) -> String {
+    let own = format!("{} {}", customer.dimension, customer.identifier);
+    match &customer.key {
+        Some(key) if *key != own => {
+            let key = key.split_once(' ').map_or(key.as_str(), |(_, identifier)| identifier);
+            format!("{} ({key})", customer.rule)
+        }
+        _ => customer.rule.clone(),
+    }
+}
+
+/// Returns `1 request` or `2 requests`.
+pub(crate) fn plural(count: u64, what: &str) -> String {
+    format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" })
+}
 
 /// Returns what a variant of a rule applies to, unless it applies to all.
 pub(crate) fn variant(rule: &RuleReport) -> String {

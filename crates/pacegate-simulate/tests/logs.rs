@@ -185,7 +185,7 @@ fn placeholders_are_not_identities() {
     let customers: Vec<u64> =
         report.rule_sets[0].blocked_customers.iter().map(|each| each.customers).collect();
     assert_eq!(customers, [1, 1]);
-    assert_eq!(report.log.warnings, ["1 of 5 lines are not requests"]);
+    assert_eq!(report.log.warnings, ["1 of 5 lines is not a request"]);
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn statuses_can_be_filtered_and_429_is_warned_about() {
         COMMON.repeat(2) + &COMMON.replace("\" 200 ", "\" 429 ") + &COMMON.replace("\" 200 ", "\" 503 ");
     let report = run(&[&log], &options(None, "")).unwrap();
     assert_eq!((report.log.requests, report.log.answered_429), (4, 1));
-    assert!(report.log.warnings[0].starts_with("1 requests have status 429"));
+    assert!(report.log.warnings[0].starts_with("1 request with status 429: "));
     let only = Options { only_status: Some("2xx,503".parse().unwrap()), ..options(None, "") };
     let report = run(&[&log], &only).unwrap();
     assert_eq!((report.log.requests, report.log.left_out_by_status, report.log.answered_429), (3, 1, 0));

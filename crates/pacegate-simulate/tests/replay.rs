@@ -153,7 +153,7 @@ fn lines_out_of_order_are_decided_in_order() {
         run(&shuffled, &[TWO_A_MINUTE], &Options { reorder: Duration::ZERO, ..Options::default() }).unwrap();
     assert!(report.log.late_requests > 0);
     assert!(
-        report.log.warnings[0].contains("are older than an earlier line, by up to"),
+        report.log.warnings[0].contains("older than an earlier line, by up to"),
         "{:?}",
         report.log.warnings
     );
@@ -278,14 +278,16 @@ fn unsorted_log_is_reported_as_not_reliable() {
     assert!(report.conclusion[0].starts_with(sentence), "{:?}", report.conclusion);
     let page = report.to_html();
     let (headline, warning) =
-        (page.find("</h1>").unwrap(), page.find("these numbers are not reliable").unwrap());
-    assert!(warning > headline && warning < page.find("1,100 requests").unwrap(), "{page}");
+        (page.find("</h1>").unwrap(), page.find("These numbers are not reliable").unwrap());
+    assert!(warning > headline && warning < page.find("What to change").unwrap(), "{page}");
 }
 
 #[test]
 fn regular_customers_are_listed_by_how_often_they_are_blocked() {
     let mut lines: Vec<(f64, &str)> = (0..200).map(|place| (f64::from(place) * 31.0, "regular")).collect();
-    // One burst of a regular customer, and a scraper that sends requests all the time.
+    // Three requests at once every minute, one burst of another customer, and a scraper that sends
+    // requests all the time.
+    lines.extend((0..60).map(|place| (f64::from(place / 3) * 120.0 + f64::from(place % 3), "hasty")));
     lines.extend((0..3).map(|place| (3_600.0 + f64::from(place), "regular")));
     lines.extend((0..2_000).map(|place| (f64::from(place) * 3.0 + 0.5, "scraper")));
     lines.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -295,24 +297,37 @@ fn regular_customers_are_listed_by_how_often_they_are_blocked() {
     let names = |list: &[pacegate_simulate::report::CustomerReport]| -> Vec<String> {
         list.iter().map(|each| each.identifier.clone()).collect()
     };
-    assert_eq!(names(&set.most_blocked), ["scraper", "regular"]);
-    assert_eq!(names(&set.regular_hurt), ["scraper", "regular"]);
+    assert_eq!(names(&set.most_blocked), ["scraper", "hasty", "regular"]);
+    assert_eq!(names(&set.regular_hurt), ["hasty", "regular"]);
     assert_eq!(set.regular_hurt.iter().map(|each| each.often).collect::<Vec<_>>(), [true, false]);
-    assert_eq!((set.blocked_customers[0].regular_hurt, set.blocked_customers[0].regular_often), (2, 1));
+    let blocked = &set.blocked_customers[0];
+    assert_eq!((blocked.regular_hurt, blocked.regular_often, blocked.outliers), (2, 1, 1));
     assert_eq!(set.regular_hurt[1].key.as_deref(), Some("user regular"));
     assert_eq!((set.regular_hurt[1].needed, set.regular_hurt[1].available), (Some(5), 2));
     let sentence = &report.conclusion[0];
     assert!(
-        sentence.contains("regular customers among them: 1 user often, 1 user occasionally"),
+        sentence.contains("regular customers among them: 1 user often, 1 user occasionally; outliers that want far more than the limit: 1 user."),
         "{sentence}"
     );
     for text in [report.to_text(), report.to_html()] {
         let often = text.find("Regular customers blocked often (5 % of their requests or more)");
         let seldom = text.find("Regular customers blocked occasionally (less than 5 %)");
-        assert!(often.is_some() && often < seldom, "{text}");
+        let outliers = text.find("Outliers, far above the limit");
+        assert!(often.is_some() && often < seldom && seldom < outliers, "{text}");
+        assert_eq!(text.matches("user scraper").count(), 1, "a customer is in one list: {text}");
     }
     let page = report.to_html();
     assert!(page.contains("<b>1</b><span class=\"soft\">regular customers blocked often</span>"), "{page}");
+    let suggestion = &set.suggestions[0];
+    assert_eq!((suggestion.suggested, suggestion.customers, suggestion.outliers_blocked), (5, 2, 1));
+    let change = "raise `limit` from 2 to 5. That allows all requests of all 2 regular customers that this rule blocks. 1 outlier stays blocked.";
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words(report.to_text()).contains(change) && words(page).contains(change), "{}", report.to_text());
+    // The suggested limit blocks the outlier alone.
+    let report = run(&log, &[&TWO_A_MINUTE.replace("limit: 2", "limit: 5")], &Options::default()).unwrap();
+    assert_eq!(names(&report.rule_sets[0].most_blocked), ["scraper"]);
+    assert!(report.rule_sets[0].suggestions.is_empty());
+    assert!(report.to_html().contains("no limit of these rules is too low for a regular customer"));
 }
 
 #[test]
@@ -329,7 +344,7 @@ rules:
     for expected in [
         "rule `tenants` never applied: it counts by `tenant`, which is not in the log's first line; set the field with --map tenant=FIELD",
         "rule `golden` never applied: it applies to the tier `gold`",
-        "1 rules with a method were applied to every request, because no field in its first line is known to be the method; set it with --map method=FIELD",
+        "1 rule with a method applied to every request, because no field in its first line is known to be the method; set it with --map method=FIELD",
         "no request of the log matches `unused`",
     ] {
         assert!(warnings.contains(expected), "{warnings}");

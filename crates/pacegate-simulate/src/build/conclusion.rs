@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::report::{ComparisonReport, DimensionReport, LogReport, RuleSetReport};
 use crate::time::format_duration;
-use crate::words::{number, percent};
+use crate::words::{number, percent, plural};
 
 /// Returns the conclusion as sentences.
 pub(super) fn conclude(
@@ -52,12 +52,7 @@ fn of_set(log: &LogReport, set: &RuleSetReport, named: bool) -> String {
         .iter()
         .filter(|dimension| dimension.blocked > 0)
         .map(|dimension| {
-            format!(
-                "{} of {} {}s",
-                number(dimension.blocked),
-                number(dimension.customers),
-                dimension.dimension
-            )
+            format!("{} of {}", number(dimension.blocked), plural(dimension.customers, &dimension.dimension))
         })
         .collect();
     let regular: Vec<&DimensionReport> =
@@ -72,8 +67,11 @@ fn of_set(log: &LogReport, set: &RuleSetReport, named: bool) -> String {
             format!("regular customers among them: {}", each.join(", "))
         }
     };
+    let every: Vec<&DimensionReport> = set.blocked_customers.iter().collect();
+    let outliers = counts(&every, |each| each.outliers)
+        .map_or(String::new(), |who| format!("; outliers that want far more than the limit: {who}"));
     format!(
-        "{who} would have blocked {} of requests ({} of {}): {}; {regular}.{watched}",
+        "{who} would have blocked {} of requests ({} of {}): {}; {regular}{outliers}.{watched}",
         percent(set.blocked_share),
         number(set.blocked),
         number(log.requests),
@@ -86,10 +84,6 @@ fn counts(dimensions: &[&DimensionReport], of: impl Fn(&DimensionReport) -> u64)
     let counted = dimensions.iter().map(|each| (of(each), &each.dimension)).filter(|(count, _)| *count > 0);
     let each: Vec<String> = counted.map(|(count, dimension)| plural(count, dimension)).collect();
     (!each.is_empty()).then(|| each.join(", "))
-}
-
-fn plural(count: u64, what: &str) -> String {
-    format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
 fn difference(comparison: &ComparisonReport, a: &RuleSetReport, b: &RuleSetReport) -> String {

@@ -8,7 +8,7 @@ use crate::options::{Options, RuleFile};
 use crate::reading::Read;
 use crate::replay::{Replay, ReplaySet};
 use crate::time::{format_duration, format_time};
-use crate::words::{first_lines, number};
+use crate::words::{first_lines, number, plural};
 
 /// Maximum number of rules that are listed by name.
 const NAMED_MAX: usize = 20;
@@ -21,17 +21,19 @@ pub(super) fn of_log(log: &LogReader, read: &Read, replay: &Replay, options: &Op
     let mut warnings = Vec::new();
     if read.already_denied > 0 {
         warnings.push(format!(
-            "{} requests have status 429: a limit was in force already, so clients may have wanted more than the log shows",
-            number(read.already_denied)
+            "{} with status 429: a limit was in force already, so clients may have wanted more than the log shows",
+            plural(read.already_denied, "request")
         ));
     }
     if share(read.broken, read.lines) >= BROKEN_SHARE {
-        warnings.push(format!("{} of {} lines are not requests", number(read.broken), number(read.lines)));
+        let are = if read.broken == 1 { "is not a request" } else { "are not requests" };
+        warnings.push(format!("{} of {} {are}", number(read.broken), plural(read.lines, "line")));
     }
     if share(read.late.count, read.requests) >= LATE_SHARE {
+        let are = if read.late.count == 1 { "is" } else { "are" };
         warnings.push(format!(
-            "{} requests are older than an earlier line, by up to {}; sort the log by time, or use a longer --reorder",
-            number(read.late.count),
+            "{} {are} older than an earlier line, by up to {}; sort the log by time, or use a longer --reorder",
+            plural(read.late.count, "request"),
             format_duration(read.late.most)
         ));
     }
@@ -111,15 +113,15 @@ pub(super) fn of_rules(set: &ReplaySet, file: &RuleFile, log: &LogReader, option
     let of_methods = file.config.rules.iter().filter(|rule| !rule.methods.is_empty() && !has_method).count();
     if of_methods > 0 {
         warnings.push(format!(
-            "{} rules with a method were applied to every request, because no field{} is known to be the method; set it with --map method=FIELD",
-            number(of_methods as u64),
+            "{} with a method applied to every request, because no field{} is known to be the method; set it with --map method=FIELD",
+            plural(of_methods as u64, "rule"),
             in_first_lines(log)
         ));
     }
     if !file.config.descriptors.is_empty() {
         warnings.push(format!(
-            "{} descriptor rules were ignored: a log has no descriptors",
-            number(file.config.descriptors.len() as u64)
+            "{} ignored: a log has no descriptors",
+            plural(file.config.descriptors.len() as u64, "descriptor rule")
         ));
     }
     if !file.config.plans.is_empty() {

@@ -3,18 +3,15 @@
 use std::fmt::Write as _;
 
 use super::escape;
-use crate::report::{RuleReport, SeriesReport};
+use crate::report::SeriesReport;
 use crate::words::number;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 220.0;
 /// Margins for the numbers on the left and the times below.
-const LEFT: f64 = 70.0;
+const LEFT: f64 = 100.0;
 const BOTTOM: f64 = 24.0;
 const TOP: f64 = 10.0;
-const BAR_HEIGHT: f64 = 26.0;
-const NAME_WIDTH: f64 = 260.0;
-const NAME_CHARACTERS: usize = 34;
 
 /// Returns the chart of requests over time: blocked ones are stacked on allowed ones.
 pub(super) fn over_time(series: &SeriesReport, blocked: &[u64], what: &str) -> String {
@@ -68,42 +65,6 @@ pub(super) fn rule_over_time(series: &SeriesReport, blocked: &[u64], rule: &str)
     for (place, count) in blocked.iter().enumerate() {
         let tall = *count as f64 / most as f64 * (height - TOP - BOTTOM);
         bar(&mut svg, "blocked", (LEFT + place as f64 * step, height - BOTTOM - tall), (step, tall));
-    }
-    svg.push_str("</svg>");
-    svg
-}
-
-/// Returns the chart of requests by rule, and how many exceeded its limit.
-pub(super) fn by_rule(rules: &[RuleReport]) -> String {
-    let most = rules.iter().map(|rule| rule.requests).max().unwrap_or_default().max(1);
-    let each = rules
-        .iter()
-        .map(|rule| format!("{} {} of {}", rule.name, number(rule.blocked), number(rule.requests)));
-    let description = format!("Requests over the limit by rule: {}.", each.collect::<Vec<_>>().join(", "));
-    let mut svg = open(rules.len() as f64 * BAR_HEIGHT + TOP, &description);
-    for (place, rule) in rules.iter().enumerate() {
-        let top = place as f64 * BAR_HEIGHT + TOP;
-        let name: String = rule.name.chars().take(NAME_CHARACTERS).collect();
-        let _ = write!(
-            svg,
-            r#"<text x="{}" y="{}" text-anchor="end">{}</text>"#,
-            NAME_WIDTH - 8.0,
-            top + BAR_HEIGHT * 0.6,
-            escape(&name)
-        );
-        // Leaves space for the number after the longest bar.
-        let width = |count: u64| count as f64 / most as f64 * (WIDTH - NAME_WIDTH - 160.0);
-        let (blocked, passed) = (width(rule.blocked), width(rule.requests.saturating_sub(rule.blocked)));
-        bar(&mut svg, "blocked", (NAME_WIDTH, top), (blocked, BAR_HEIGHT - 8.0));
-        bar(&mut svg, "allowed", (NAME_WIDTH + blocked, top), (passed, BAR_HEIGHT - 8.0));
-        let _ = write!(
-            svg,
-            r#"<text x="{:.1}" y="{}">{} of {}</text>"#,
-            NAME_WIDTH + blocked + passed + 8.0,
-            top + BAR_HEIGHT * 0.6,
-            number(rule.blocked),
-            number(rule.requests)
-        );
     }
     svg.push_str("</svg>");
     svg
