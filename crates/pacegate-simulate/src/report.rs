@@ -125,7 +125,7 @@ pub struct RuleSetReport {
     /// Regular customers that would have been blocked, those blocked often first. Outliers are not
     /// among them.
     pub regular_hurt: Vec<CustomerReport>,
-    /// Customers with a demand far above the limit and above that of other keys, most blocked first.
+    /// Customers with a demand far above the limit and that of other keys, most blocked first.
     pub outliers: Vec<CustomerReport>,
     /// Changes that would allow all requests of regular customers.
     pub suggestions: Vec<Suggestion>,
