@@ -331,6 +331,21 @@ fn regular_customers_are_listed_by_how_often_they_are_blocked() {
 }
 
 #[test]
+fn only_client_of_a_rule_can_be_an_outlier() {
+    let log: String = (0..2_000).map(|place| json(f64::from(place) * 3.0, "attacker", "/")).collect();
+    let report = run(&log, &[TWO_A_MINUTE], &Options::default()).unwrap();
+    let set = &report.rule_sets[0];
+    assert!(set.regular_hurt.is_empty() && set.suggestions.is_empty(), "{set:?}");
+    assert_eq!(set.outliers[0].identifier, "attacker");
+    // A limit that is too low for all clients makes none of them an outlier.
+    let log: String =
+        (0..2_000).flat_map(|place| ["a", "b"].map(|user| json(f64::from(place) * 3.0, user, "/"))).collect();
+    let report = run(&log, &[TWO_A_MINUTE], &Options::default()).unwrap();
+    let set = &report.rule_sets[0];
+    assert!(set.outliers.is_empty() && set.regular_hurt.len() == 2, "{set:?}");
+}
+
+#[test]
 fn rules_that_cannot_apply_are_warned_about() {
     let yaml = r#"
 rules:

@@ -36,7 +36,8 @@ pub(super) struct People<'a> {
     secret: Option<&'a [u8]>,
     /// Fewer than [`REGULAR_PERIODS`] in a log that is shorter.
     periods_needed: u64,
-    /// The median of the needs of the keys, by set of rules and rule.
+    /// The median of the needs of all keys but the greatest, by set of rules and rule: an only key
+    /// is not typical.
     typical: Vec<Vec<u64>>,
 }
 
@@ -45,7 +46,8 @@ impl<'a> People<'a> {
         let number = |micros: u64| micros / PERIOD.as_micros() as u64;
         let periods =
             replay.span.map_or(1, |(first, last)| number(last.as_micros()) - number(first.as_micros()) + 1);
-        let median = |(needs, _): &(Vec<u64>, u64)| needs.get(needs.len() / 2).copied().unwrap_or_default();
+        let median =
+            |(needs, _): &(Vec<u64>, u64)| needs.len().checked_sub(2).map_or(0, |last| needs[last / 2]);
         let typical = |set: &ReplaySet| set.tally.keys_by_rule().iter().map(median).collect();
         Self {
             replay,
