@@ -65,9 +65,10 @@ fn check_explains_the_rules_without_charging() {
         directory.path(),
         "default_limit: none\nrules:\n  - {name: api, dimension: user, algorithm: fixed_window, limit: 1, window: 1d}\n  - {name: api, dimension: user, tier: premium, algorithm: fixed_window, limit: 9, window: 1d}\n  - {name: login, dimension: ip, endpoint: /login, algorithm: fixed_window, limit: 2, window: 1d}\n",
     );
-    let service = Service::start(&["--config", &config], &[]);
+    let service = Service::start(&["--config", &config], &[("PACEGATE_ADMIN_KEY", "secret")]);
     let check = |arguments: &[&str]| {
-        let check = ["check", "--server", &service.url, "--user", "alice", "--endpoint", "/x"];
+        let check =
+            ["check", "--server", &service.url, "--api-key", "secret", "--user", "alice", "--endpoint", "/x"];
         run(&[&check, arguments].concat())
     };
     for _ in 0..2 {
@@ -75,7 +76,7 @@ fn check_explains_the_rules_without_charging() {
         assert_eq!((code, errors.as_str()), (0, ""));
         assert_eq!(
             output,
-            "allowed: user alice, /x, cost 1\n  api (fixed_window): 1 of 1 remaining, state normal\nrules; nothing was charged:\n  api on *: applies: anyone\n  api on *: applies to tier premium only\n  login on /login: applies to /login only\n"
+            "allowed: user alice, /x, cost 1\n  api (fixed_window): 1 of 1 remaining, state normal\nrules; nothing was charged:\n  api on *: applies: anyone\n  api on *: applies to tier premium only\n  login on /login: counts by ip; the check has no ip\n"
         );
     }
     let (_, output, _) = check(&["--explain", "--tier", "premium"]);

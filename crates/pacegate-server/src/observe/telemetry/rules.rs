@@ -291,7 +291,8 @@ mod tests {
     fn shadow_figures_count_requests_and_keys() {
         let rule = Rule::default();
         assert_eq!(rule.shadow(), ShadowFigures::default());
-        let hasher = foldhash::quality::RandomState::default();
+        // The number of keys is an estimate; with other seeds it may be 19 or 21.
+        let hasher = foldhash::quality::FixedState::with_seed(1);
         for request in 0_u64..60 {
             rule.note_shadow(Some(hasher.hash_one(request % 20)), request % 20 >= 3);
         }
