@@ -70,11 +70,15 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
+/// Shortens in the middle, because long identifiers often differ only at their end.
 fn cut(text: &str, width: usize) -> String {
-    if length(text) <= width {
+    let length = length(text);
+    if length <= width {
         return text.to_owned();
     }
-    text.chars().take(width - 1).chain(['…']).collect()
+    let end = (width - 1) / 2;
+    let start = text.chars().take(width - 1 - end);
+    start.chain(['…']).chain(text.chars().skip(length - end)).collect()
 }
 
 #[cfg(test)]
@@ -98,8 +102,8 @@ mod tests {
 
     #[test]
     fn widest_text_is_shortened() {
-        let text = render(&[(&"x".repeat(200), "1"), ("y", "2")]);
+        let text = render(&[(&format!("start{}end", "x".repeat(200)), "1"), ("y", "2")]);
         assert!(text.lines().all(|line| line.chars().count() == WIDTH_MAX), "{text}");
-        assert!(text.contains("xx…  1\n"), "{text}");
+        assert!(text.contains("  startxx") && text.contains("x…x") && text.contains("xend  1\n"), "{text}");
     }
 }
