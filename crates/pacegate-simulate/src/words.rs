@@ -38,7 +38,7 @@ pub(crate) fn suggestion(suggestion: &Suggestion) -> String {
         (_, freed) => format!(" It would also allow all requests of {}.", plural(freed, "outlier")),
     };
     format!(
-        "{rule}: raise `{setting}` from {} to {about}{}. That allows all requests of {who} that this rule blocks.{others}",
+        "{rule}: raise {setting} from {} to {about}{}. That allows all requests of {who} that this rule blocks.{others}",
         number(u64::from(*current)),
         number(*suggested)
     )

@@ -320,7 +320,7 @@ fn regular_customers_are_listed_by_how_often_they_are_blocked() {
     assert!(page.contains("<b>1</b><span class=\"soft\">regular customers blocked often</span>"), "{page}");
     let suggestion = &set.suggestions[0];
     assert_eq!((suggestion.suggested, suggestion.customers, suggestion.outliers_blocked), (5, 2, 1));
-    let change = "raise `limit` from 2 to 5. That allows all requests of all 2 regular customers that this rule blocks. 1 outlier stays blocked.";
+    let change = "raise limit from 2 to 5. That allows all requests of all 2 regular customers that this rule blocks. 1 outlier stays blocked.";
     let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words(report.to_text()).contains(change) && words(page).contains(change), "{}", report.to_text());
     // The suggested limit blocks the outlier alone.
