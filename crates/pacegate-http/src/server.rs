@@ -10,6 +10,7 @@ mod connection;
 mod listener;
 mod per_second;
 mod tls;
+mod turn;
 mod unread;
 
 pub use activity::{Activity, Received, Tracked};

@@ -13,7 +13,7 @@ use hyper::body::{Body, Incoming};
 use hyper::rt::{Read, Write};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::net::TcpStream;
@@ -25,6 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use super::activity::{Activity, Received, Tracked, Verdict};
 use super::listener::Slot;
 use super::tls::{CERTIFICATE_CHECK_EVERY, ClientCertificate, Tls};
+use super::turn::{Output, Streams, Turns};
 use super::unread::Lingering;
 use crate::Bounds;
 
@@ -182,19 +183,20 @@ impl Connection {
                 Ok::<Response<Tracked<R::Body>>, Infallible>(answer.await.map(|body| in_flight.track(body)))
             }
         });
-        let builder = self.builder();
+        let (streams, output) = (Streams::default(), Output::new(io));
+        let builder = self.builder(streams.clone());
         if R::UPGRADES {
-            let connection = pin!(builder.serve_connection_with_upgrades(io, service));
-            self.watch(connection, certificate, activity).await;
+            let connection = builder.serve_connection_with_upgrades(output.clone(), service);
+            self.watch(pin!(Turns::new(connection, streams, output)), certificate, activity).await;
         } else {
-            let connection = pin!(builder.serve_connection(io, service));
-            self.watch(connection, certificate, activity).await;
+            let connection = builder.serve_connection(output.clone(), service);
+            self.watch(pin!(Turns::new(connection, streams, output)), certificate, activity).await;
         }
     }
 
-    fn builder(&self) -> auto::Builder<TokioExecutor> {
+    fn builder(&self, streams: Streams) -> auto::Builder<Streams> {
         let Settings { bounds, sizes, http2_only, .. } = &self.settings;
-        let mut builder = auto::Builder::new(TokioExecutor::new());
+        let mut builder = auto::Builder::new(streams);
         builder
             .http1()
             .timer(TokioTimer::new())
@@ -214,13 +216,14 @@ impl Connection {
 
     /// Serves requests until the client disconnects, misbehaves or is idle, or the program shuts
     /// down.
-    async fn watch<C>(
+    async fn watch<C, S>(
         self,
-        mut connection: Pin<&mut C>,
+        mut connection: Pin<&mut Turns<C, S>>,
         certificate: Option<Arc<ClientCertificate>>,
         activity: Arc<Activity>,
     ) where
         C: GracefulConnection<Error = Box<dyn Error + Send + Sync>>,
+        S: Write + Unpin,
     {
         let Settings { bounds, mut phases, .. } = self.settings;
         let mut polls = interval(Activity::poll_every(&bounds));
