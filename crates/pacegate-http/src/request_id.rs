@@ -26,10 +26,14 @@ impl Default for RequestIds {
 impl RequestIds {
     /// Returns the caller's id if it is 1 to 128 visible ASCII characters, a new one otherwise.
     pub fn accept_or_generate(&self, given: Option<&HeaderValue>) -> HeaderValue {
-        match given.filter(|value| is_usable(value)) {
+        let mut id = match given.filter(|value| is_usable(value)) {
             Some(value) => value.clone(),
             None => self.generate(),
-        }
+        };
+        // HTTP/2 then keeps it out of the connection's table of headers, where it would only
+        // displace others.
+        id.set_sensitive(true);
+        id
     }
 
     fn generate(&self) -> HeaderValue {

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -167,8 +168,9 @@ impl App {
         let id = self.shared.request_ids.accept_or_generate(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
         let rendering = Rendering::of(request.uri().path());
-        // Boxed, because the future is moved before it is first polled.
-        let answer = AssertUnwindSafe(Box::pin(self.dispatch(request, peer.into()))).catch_unwind();
+        // Pinned here, because the future is large and would be moved before it is first polled.
+        let answer = pin!(self.dispatch(request, peer.into()));
+        let answer = AssertUnwindSafe(answer).catch_unwind();
         let mut response = match tokio::time::timeout(self.shared.request_timeout, answer).await {
             Ok(Ok(response)) => response,
             Ok(Err(panic)) => {

@@ -6,16 +6,18 @@ mod health;
 mod limiter;
 mod messages;
 mod stream;
+mod unary;
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
-use http_body_util::{BodyStream, Full as Whole, StreamBody};
+use http_body_util::{BodyStream, StreamBody};
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, Response};
@@ -34,16 +36,22 @@ use crate::BODY_BYTES_MAX;
 use crate::app::{Shared, panic_message};
 use crate::auth::Need;
 use crate::peer::Peer;
+use crate::pipeline::Caller;
 use crate::respond::{ApiError, Code};
 use messages::{Messages, PREFIX_BYTES, RequestBody, too_large};
 use pacegate_http::request_id::{REQUEST_ID, as_text, request_id};
 use pacegate_http::server::Received;
 use pacegate_http::server::{Held, Incomplete, discard, gather};
+pub(crate) use unary::ResponseBody;
 
 /// The services with a health status; the empty name means all of them.
 const NAMES: [&str; 3] = ["", LIMITER, ENVOY];
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
+
+/// The usual calls.
+const CHECK: &str = "/pacegate.v1.RateLimiter/CheckRateLimit";
+const ENVOY_CHECK: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 const SERVICES: [&str; 5] = [LIMITER, ENVOY, HEALTH, REFLECTION, REFLECTION_ALPHA];
 
@@ -55,6 +63,8 @@ type Rare = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 pub(crate) struct Services {
     limiter: RateLimiterServer<limiter::Limiter>,
     envoy: RateLimitServiceServer<envoy::Envoy>,
+    /// The same service as `envoy`, for calls that do not need the framework.
+    envoy_unary: Arc<envoy::Envoy>,
     health: HealthServer<health::Health>,
     /// Keyed by name.
     rare: Arc<Vec<(&'static str, Rare)>>,
@@ -63,7 +73,8 @@ pub(crate) struct Services {
 impl Services {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         let limiter = RateLimiterServer::new(limiter::Limiter::new(shared.clone()));
-        let envoy = RateLimitServiceServer::new(envoy::Envoy::new(shared.clone()));
+        let envoy_unary = Arc::new(envoy::Envoy::new(shared.clone()));
+        let envoy = RateLimitServiceServer::from_arc(envoy_unary.clone());
         let reflection = || {
             Reflection::configure()
                 .register_encoded_file_descriptor_set(pacegate_proto::FILE_DESCRIPTOR_SET)
@@ -77,6 +88,7 @@ impl Services {
         Self {
             limiter: limiter.max_decoding_message_size(BODY_BYTES_MAX),
             envoy: envoy.max_decoding_message_size(BODY_BYTES_MAX),
+            envoy_unary,
             health: HealthServer::new(health::Health::new(shared.clone())),
             rare: Arc::new(rare.into_iter().flatten().collect()),
         }
@@ -88,7 +100,7 @@ impl Services {
         shared: &Arc<Shared>,
         mut request: Request<Received<Incoming>>,
         peer: &Peer,
-    ) -> Response<Body> {
+    ) -> Response<ResponseBody> {
         let id = shared.request_ids.accept_or_generate(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
         let timeout = timeout_of(request.headers()).map(|timeout| {
@@ -96,8 +108,8 @@ impl Services {
             if is_long(request.uri().path()) { timeout } else { Some(own.min(shared.request_timeout)) }
         });
         let mut response = match timeout {
-            Ok(timeout) => answered(self.dispatch(shared, request, peer), timeout, &id).await,
-            Err(status) => status.into_http(),
+            Ok(timeout) => answered(pin!(self.dispatch(shared, request, peer)), timeout, &id).await,
+            Err(status) => unary::error(status),
         };
         response.headers_mut().insert(REQUEST_ID, id);
         response
@@ -109,33 +121,72 @@ impl Services {
         shared: &Arc<Shared>,
         mut request: Request<Received<Incoming>>,
         peer: &Peer,
-    ) -> Result<Response<Body>, Infallible> {
+    ) -> Response<ResponseBody> {
         if !SERVICES.contains(&service_of(&request)) {
-            return Ok(Status::unimplemented("unknown service").into_http());
+            return unary::error(Status::unimplemented("unknown service"));
         }
         if let Err(error) = admit(shared, &mut request, peer).await {
             let status = Status::from(error.logged(request_id(request.headers())));
             Box::pin(discard(request.into_body(), &shared.bodies, Some(peer.ip()))).await;
-            return Ok(status.into_http());
+            return unary::error(status);
         }
-        request.extensions_mut().insert(peer.clone());
         // The memory is charged until the response is complete.
         let (request, _held) = match receive(shared, request, peer).await {
             Ok(received) => received,
-            Err(status) => return Ok(status.into_http()),
+            Err(status) => return unary::error(status),
         };
-        match service_of(&request) {
+        if let Some(answered) = self.answer(shared, &request, peer).await {
+            return answered
+                .unwrap_or_else(|error| unary::error(error.logged(request_id(request.headers())).into()));
+        }
+        Box::pin(self.serve(shared, request, peer)).await
+    }
+
+    /// Answers the usual calls. `None` if a call needs the framework.
+    async fn answer(
+        &self,
+        shared: &Arc<Shared>,
+        request: &Request<RequestBody>,
+        peer: &Peer,
+    ) -> Option<Result<Response<ResponseBody>, ApiError>> {
+        let RequestBody::Whole(Some(body)) = request.body() else { return None };
+        let headers = request.headers();
+        let caller = Caller { headers, peer: Some(peer) };
+        match request.uri().path() {
+            CHECK => {
+                let decided = limiter::decide_one(shared, caller, unary::read(headers, body)?).await;
+                Some(decided.map(|answer| unary::response(&answer)))
+            }
+            ENVOY_CHECK => {
+                let read = request.extensions().get::<Unread>().is_none();
+                let decided = self.envoy_unary.decide(unary::read(headers, body)?, caller, read).await;
+                Some(decided.map(|answer| unary::response(&answer)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Answers any call with the framework.
+    async fn serve(
+        &self,
+        shared: &Arc<Shared>,
+        mut request: Request<RequestBody>,
+        peer: &Peer,
+    ) -> Response<ResponseBody> {
+        request.extensions_mut().insert(peer.clone());
+        let Ok(response) = match service_of(&request) {
             LIMITER => self.limiter.clone().call(request).await,
             ENVOY => self.envoy.clone().call(request).await,
             HEALTH => self.health.clone().call(request).await,
             other => match self.rare.iter().find(|(name, _)| *name == other) {
                 Some((_, service)) => {
                     let request = request.map(|body| while_used(shared, body));
-                    Box::pin(service.clone().oneshot(request)).await
+                    service.clone().oneshot(request).await
                 }
                 None => Ok(Status::internal("the service is not available").into_http()),
             },
-        }
+        };
+        response.map(ResponseBody::Framework)
     }
 }
 
@@ -215,29 +266,29 @@ async fn receive(
         Err(Incomplete::TooLarge) => return Err(too_large()),
         Err(Incomplete::Broken) => return Err(Status::cancelled("the message was cut off before its end")),
     };
-    Ok((Request::from_parts(parts, RequestBody::Whole(Whole::new(bytes))), held))
+    Ok((Request::from_parts(parts, RequestBody::Whole(Some(bytes))), held))
 }
 
 /// Returns the response of a service, or an error status after a timeout or a panic.
 async fn answered(
-    answer: impl Future<Output = Result<Response<Body>, Infallible>>,
+    answer: Pin<&mut impl Future<Output = Response<ResponseBody>>>,
     timeout: Option<Duration>,
     id: &HeaderValue,
-) -> Response<Body> {
+) -> Response<ResponseBody> {
     let answer = AssertUnwindSafe(answer).catch_unwind();
     let answer = match timeout {
         None => answer.await,
         Some(timeout) => match tokio::time::timeout(timeout, answer).await {
             Ok(answer) => answer,
-            Err(_) => return Status::deadline_exceeded("the request timed out").into_http(),
+            Err(_) => return unary::error(Status::deadline_exceeded("the request timed out")),
         },
     };
     match answer {
-        Ok(Ok(response)) => response,
+        Ok(response) => response,
         Err(panic) => {
             let (request_id, panic) = (as_text(id), panic_message(&*panic));
             tracing::error!(request_id, panic, "request panicked");
-            Status::internal("an internal error occurred").into_http()
+            unary::error(Status::internal("an internal error occurred"))
         }
     }
 }

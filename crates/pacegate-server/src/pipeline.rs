@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use hyper::HeaderMap;
+use hyper::header::HeaderName;
 use pacegate::{Check, CheckError, Decision, Profile, Timestamp};
 use pacegate_catalog::Actor;
 use pacegate_config::AdHocCallers;
@@ -20,7 +21,10 @@ use crate::peer::Peer;
 use crate::respond::ApiError;
 
 /// The headers that carry an idempotency key: the IETF's header and its predecessor.
-pub(crate) const IDEMPOTENCY_HEADERS: [&str; 2] = ["Idempotency-Key", "X-Idempotency-Key"];
+pub(crate) const IDEMPOTENCY_HEADERS: [HeaderName; 2] =
+    [HeaderName::from_static("idempotency-key"), HeaderName::from_static("x-idempotency-key")];
+/// Their names in errors.
+const IDEMPOTENCY_HEADER_NAMES: [&str; 2] = ["Idempotency-Key", "X-Idempotency-Key"];
 
 /// The message of a client, in the form of its protocol.
 pub(crate) trait CheckMessage {
@@ -164,12 +168,12 @@ pub(crate) fn idempotency_key<'a>(
     headers: &'a HeaderMap,
 ) -> Result<Option<&'a str>, ApiError> {
     let mut key = body;
-    for name in IDEMPOTENCY_HEADERS {
-        let Some(header) = headers.get(name) else { continue };
+    for (header, name) in IDEMPOTENCY_HEADERS.iter().zip(IDEMPOTENCY_HEADER_NAMES) {
+        let Some(header) = headers.get(header) else { continue };
         let header = header.to_str().map_err(|_| ApiError::input(name, "must be visible ASCII"))?;
         if key.is_some_and(|key| key != header) {
             let (field, other) =
-                if body.is_some() { ("idempotency_key", name) } else { (name, IDEMPOTENCY_HEADERS[0]) };
+                if body.is_some() { ("idempotency_key", name) } else { (name, IDEMPOTENCY_HEADER_NAMES[0]) };
             return Err(ApiError::input(field, format!("must equal the header {other}")));
         }
         key = Some(header);

@@ -42,6 +42,10 @@ pub(crate) use wire::parse_strategy;
 
 const CHECK_PATHS: [&str; 2] = ["/v1/rate-limit/check", "/api/v1/rate-limit/check"];
 
+/// Number of headers of the usual response: its type, its id and both families of rate limit
+/// headers.
+const HEADERS_USUAL: usize = 8;
+
 /// Returns whether `path` is the path of checks.
 pub(crate) fn is_check(path: &str) -> bool {
     CHECK_PATHS.contains(&path)
@@ -58,6 +62,7 @@ fn written(status: StatusCode, bytes: serde_json::Result<Vec<u8>>) -> Response {
         Ok(bytes) => {
             let mut response = Response::new(Body::from(bytes));
             *response.status_mut() = status;
+            *response.headers_mut() = HeaderMap::with_capacity(HEADERS_USUAL);
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             response
         }

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::app::App;
-use crate::grpc::is_long;
+use crate::grpc::{ResponseBody, is_long};
 use crate::peer::Peer;
 use crate::rest::record_history;
 
@@ -219,16 +219,13 @@ impl Grpc {
 }
 
 impl Requests for Grpc {
-    type Body = tonic::body::Body;
+    type Body = ResponseBody;
 
     fn is_long(&self, path: &str) -> bool {
         is_long(path)
     }
 
-    async fn respond(
-        self: Arc<Self>,
-        mut request: Request<Received<Incoming>>,
-    ) -> Response<tonic::body::Body> {
+    async fn respond(self: Arc<Self>, mut request: Request<Received<Incoming>>) -> Response<ResponseBody> {
         if is_long(request.uri().path()) {
             request.extensions_mut().insert(self.activity.clone());
         }

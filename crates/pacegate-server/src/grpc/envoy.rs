@@ -32,6 +32,7 @@ use super::limiter::{peer, respond};
 use crate::app::Shared;
 use crate::observe::Deciding;
 use crate::peer::Peer;
+use crate::pipeline::Caller;
 use crate::respond::ApiError;
 use pacegate_http::headers::seconds_ceil;
 use pacegate_http::request_id::request_id;
@@ -66,25 +67,28 @@ impl Envoy {
         Self { shared }
     }
 
-    async fn decide(&self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, ApiError> {
-        let (metadata, extensions, message) = request.into_parts();
-        let headers = metadata.into_headers();
-        // Neither is an error: Envoy lets a request pass on errors.
-        let unread = extensions.get::<Unread>().is_some();
-        let Some(_unanswered) = self.shared.overload.accept().ok().filter(|_| !unread) else {
+    /// Decides a request. One whose message was not `read` is not an error, because Envoy lets a
+    /// request pass on errors.
+    pub(super) async fn decide(
+        &self,
+        message: RateLimitRequest,
+        Caller { headers, peer }: Caller<'_>,
+        read: bool,
+    ) -> Result<RateLimitResponse, ApiError> {
+        let Some(_unanswered) = self.shared.overload.accept().ok().filter(|_| read) else {
             return Ok(undecided(&message, self.shared.failure_mode));
         };
         let gives_back = message.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);
-        let may_refund = gives_back && self.shared.gate.may_refund(&headers, peer(&extensions)).await;
-        let max_window = self.max_window(&message, &headers, peer(&extensions)).await;
+        let may_refund = gives_back && self.shared.gate.may_refund(headers, peer).await;
+        let max_window = self.max_window(&message, headers, peer).await;
         let profile = self.profile(&message).await;
         let permits = Permits { refund: may_refund, max_window };
         let (descriptors, ignored) = descriptors(&message, profile.as_deref(), permits)?;
         if ignored > 0 {
-            self.shared.observer.ignored_limits.note(ignored, request_id(&headers));
+            self.shared.observer.ignored_limits.note(ignored, request_id(headers));
         }
         let deciding = pin!(self.shared.envoy.check_descriptors(&message.domain, &descriptors));
-        let (decided, deciding) = self.shared.observer.time(&headers, deciding).await;
+        let (decided, deciding) = self.shared.observer.time(headers, deciding).await;
         let decision = match decided {
             Ok(decision) => decision,
             // Not an error: Envoy lets a request pass on errors.
@@ -180,7 +184,12 @@ impl rate_limit_service_server::RateLimitService for Envoy {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        respond(request, |request| self.decide(request)).await
+        respond(request, |request| async {
+            let (metadata, extensions, message) = request.into_parts();
+            let (headers, read) = (metadata.into_headers(), extensions.get::<Unread>().is_none());
+            self.decide(message, Caller { headers: &headers, peer: peer(&extensions) }, read).await
+        })
+        .await
     }
 }
 

@@ -38,7 +38,7 @@ impl Limiter {
 
     async fn check(&self, request: Request<CheckRequest>) -> Result<CheckResponse, ApiError> {
         let (sender, message) = split_request(request);
-        decide_one(&self.shared, &sender, message).await
+        decide_one(&self.shared, sender.caller(), message).await
     }
 
     async fn quota(&self, request: Request<QuotaRequest>) -> Result<QuotaResponse, ApiError> {
@@ -134,7 +134,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    fn caller(&self) -> Caller<'_> {
+    pub(super) fn caller(&self) -> Caller<'_> {
         Caller { headers: &self.headers, peer: self.peer.as_ref() }
     }
 }
@@ -148,12 +148,12 @@ fn split_request<T>(request: Request<T>) -> (Sender, T) {
 /// Decides one check, whose idempotency key may be in its metadata.
 pub(super) async fn decide_one(
     shared: &Shared,
-    sender: &Sender,
+    caller: Caller<'_>,
     mut message: CheckRequest,
 ) -> Result<CheckResponse, ApiError> {
     let _unanswered = shared.overload.accept()?;
     normalise(&mut message);
-    let decision = shared.decide(&message, sender.caller()).await?;
+    let decision = shared.decide(&message, caller).await?;
     Ok(response(&decision, &message))
 }
 

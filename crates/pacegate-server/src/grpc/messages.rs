@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
@@ -26,8 +25,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The body of a request, as passed to the decoder.
 pub(super) enum RequestBody {
-    /// A complete body.
-    Whole(Full<Bytes>),
+    /// A complete body, until it is taken.
+    Whole(Option<Bytes>),
     /// Messages as they arrive.
     Stream(Messages<Received<Incoming>>),
 }
@@ -41,14 +40,14 @@ impl Body for RequestBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
-            Self::Whole(body) => Pin::new(body).poll_frame(context).map_err(|never| match never {}),
+            Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
             Self::Stream(body) => Pin::new(body).poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(body) => body.is_end_stream(),
+            Self::Whole(body) => body.is_none(),
             Self::Stream(body) => body.is_end_stream(),
         }
     }

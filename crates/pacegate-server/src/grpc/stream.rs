@@ -62,7 +62,7 @@ pub(super) fn answer(
                 received.fetch_add(1, Ordering::Relaxed);
                 let (shared, from) = (&shared, &from);
                 async move {
-                    let result = match decide_one(shared, from, message?).await {
+                    let result = match decide_one(shared, from.caller(), message?).await {
                         Ok(response) => Outcome::Response(response),
                         Err(wrong) => Outcome::Error(error(wrong.logged(request_id(&from.headers)))),
                     };
