@@ -64,6 +64,35 @@ async fn denial_has_exact_retry_after() {
 }
 
 #[tokio::test]
+async fn minimal_response_has_the_decision_alone() {
+    let client = Client::new(RULES);
+    let body = json!({"dimension": "ip", "identifier": "10.0.0.1", "endpoint": "/"});
+    let minimal = async || {
+        let headers = [("content-type", "application/json"), ("prefer", "respond-async, Return=Minimal")];
+        client.send(Method::POST, "/v1/rate-limit/check", &headers, Body::from(body.to_string())).await
+    };
+    let answer = minimal().await;
+    assert_eq!(
+        (answer.status, answer.body.clone()),
+        (StatusCode::OK, json!({"allowed": true, "remaining": 1}))
+    );
+    assert_eq!(answer.header("preference-applied"), "return=minimal");
+    assert!(answer.header("x-request-id").starts_with("req_"));
+    for absent in ["x-ratelimit-limit", "ratelimit", "ratelimit-policy"] {
+        assert_eq!(answer.header(absent), "", "{absent}");
+    }
+    assert_eq!(minimal().await.body["remaining"], 0);
+    let denied = minimal().await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        denied.body,
+        json!({"allowed": false, "remaining": 0, "retry_after": 40, "retry_after_ms": 39_877})
+    );
+    assert_eq!(denied.header("retry-after"), "40");
+    assert_eq!(client.check(&body).await.header("preference-applied"), "");
+}
+
+#[tokio::test]
 async fn every_path_is_served_under_api() {
     let client = Client::new(RULES);
     let body = json!({"user_id": "u", "endpoint": "/x"});

@@ -82,6 +82,51 @@ pub(crate) struct CheckResponse<'a> {
     pub(crate) error: Option<ErrorBody<'a>>,
 }
 
+/// The decision for a check with `Prefer: return=minimal`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct MinimalResponse {
+    allowed: bool,
+    /// The remaining quota of the binding limit. Null if no limit applies or its store is
+    /// unavailable.
+    #[schema(required = true)]
+    remaining: Option<u32>,
+    /// Whole seconds until a retry can succeed, rounded up. Only if denied and waiting helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    retry_after_ms: Option<u64>,
+    /// Whether a store was unavailable and the decision was made without it.
+    #[serde(skip_serializing_if = "is_false")]
+    #[schema(required = false)]
+    degraded: bool,
+}
+
+impl MinimalResponse {
+    pub(crate) fn new(decision: &Decision) -> Self {
+        let binding = decision.binding().filter(|binding| !binding.shadow);
+        let wait = decision.retry_after();
+        Self {
+            allowed: decision.allowed(),
+            remaining: binding.and_then(|answer| answer.remaining),
+            retry_after: wait.map(seconds_ceil),
+            retry_after_ms: wait.map(millis_ceil),
+            degraded: decision.degraded(),
+        }
+    }
+}
+
+/// The decision for a check, in the form that the client prefers.
+#[derive(Debug, ToSchema)]
+#[schema(as = CheckResult)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "it describes the response")]
+pub(crate) enum CheckAnswer<'a> {
+    Full(CheckResponse<'a>),
+    Minimal(MinimalResponse),
+}
+
 /// The result of every limit, and whether the sliding log is called `sliding_window`.
 #[derive(Debug)]
 struct Limits<'a>(&'a Decision, bool);

@@ -6,13 +6,13 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
-use hyper::header::{HeaderValue, RETRY_AFTER};
-use hyper::{Request, StatusCode};
+use hyper::header::{HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::{HeaderMap, Request, StatusCode};
 use pacegate::Decision;
 
-use super::answer::CheckResponse;
+use super::answer::{CheckAnswer, CheckResponse, MinimalResponse};
 use super::wire::CheckRequest;
-use super::{read_json, written};
+use super::{json, read_json, written};
 use crate::ad_hoc::SLIDING_WINDOW;
 use crate::app::Shared;
 use crate::auth::Need;
@@ -26,6 +26,10 @@ use pacegate_http::request_id::request_id;
 /// `Retry-After` in seconds while a store is unavailable: stores are probed at least this often.
 const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+const MINIMAL: &str = "return=minimal";
+
 /// Check a request against its rate limits
 ///
 /// Finds every limit that applies, and charges all of them or none.
@@ -38,12 +42,13 @@ const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
     params(
         ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "Same as `idempotency_key` in the body. If both are sent, they must be equal."),
         ("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "Alias of `Idempotency-Key`."),
+        ("Prefer" = Option<String>, Header, description = "`return=minimal` (RFC 7240) returns the decision, the remaining quota and when to retry, without the results by limit and without rate limit headers."),
     ),
     request_body = CheckRequest,
     responses(
-        (status = 200, description = "Allowed and charged.", body = CheckResponse),
+        (status = 200, description = "Allowed and charged.", body = CheckAnswer),
         (status = 422, description = "The idempotency key was used with a different request."),
-        (status = 429, description = "Rate limit exceeded; nothing was charged.", body = CheckResponse),
+        (status = 429, description = "Rate limit exceeded; nothing was charged.", body = CheckAnswer),
         (status = 503, description = "Denied, because a store is unavailable and the limit fails closed; or not decided, because the node is overloaded (`OVERLOADED`).", body = CheckResponse),
     )
 )]
@@ -67,6 +72,9 @@ pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
     let _unanswered = shared.overload.accept()?;
     let request = CheckRequest::parse(&body)?;
     let decision = shared.decide(&request, Caller { headers: &headers, peer }).await?;
+    if prefers_minimal(&headers) && !decision.failed_closed() {
+        return Ok(minimal(&decision));
+    }
     let mut body = CheckResponse::new(&decision).uses_sliding_window(request.uses_sliding_window());
     if decision.allowed() {
         return Ok(answer(shared, StatusCode::OK, &decision, &body));
@@ -82,6 +90,25 @@ pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
     let mut response = answer(shared, error.code.status(), &decision, &body);
     response.headers_mut().insert(RETRY_AFTER, STORE_RETRY_AFTER);
     Ok(response)
+}
+
+/// Returns whether a client prefers a short response (RFC 7240).
+fn prefers_minimal(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(PREFER).iter().filter_map(|value| value.to_str().ok());
+    let mut preferences = values.flat_map(|value| value.split(','));
+    preferences.any(|preference| preference.trim().eq_ignore_ascii_case(MINIMAL))
+}
+
+/// Returns a short response: the decision, the remaining quota and when to retry.
+fn minimal(decision: &Decision) -> Response {
+    let status = if decision.allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+    let mut response = json(status, &MinimalResponse::new(decision));
+    let headers = response.headers_mut();
+    headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static(MINIMAL));
+    if !decision.allowed() {
+        write_retry_after(decision, headers);
+    }
+    response
 }
 
 /// Returns the response to a decision, with its body and headers.
