@@ -9,6 +9,7 @@ mod bodies;
 mod connection;
 mod listener;
 mod per_second;
+mod rarely;
 mod tls;
 mod turn;
 mod unread;

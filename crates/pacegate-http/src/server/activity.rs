@@ -47,9 +47,9 @@ pub(super) enum Verdict {
 }
 
 impl Activity {
-    pub(super) fn new(presence: Arc<Presence>) -> Self {
+    pub(super) fn new(presence: Arc<Presence>, http2: bool) -> Self {
         Self {
-            http2: AtomicBool::new(false),
+            http2: AtomicBool::new(http2),
             presence,
             short: AtomicUsize::new(0),
             progress: AtomicU64::new(0),
@@ -105,10 +105,12 @@ impl Activity {
         }
         let quiet = self.quiet.fetch_add(1, Ordering::Relaxed) + 1;
         let quiet_for = Self::poll_every(bounds) * u32::try_from(quiet).unwrap_or(u32::MAX);
-        // Asked to close after the idle timeout, closed after twice that.
+        // Over HTTP/2, asked to close after the idle timeout and closed after twice that. Over
+        // HTTP/1 there is nothing to ask; at most a part of a head is lost, which took too long.
         if !self.presence.is_active() {
+            let patience = if self.is_http2() { 2 } else { 1 };
             return match quiet_for {
-                quiet_for if quiet_for >= bounds.idle_timeout * 2 => Verdict::Stuck,
+                quiet_for if quiet_for >= bounds.idle_timeout * patience => Verdict::Stuck,
                 quiet_for if quiet_for >= bounds.idle_timeout => Verdict::Idle,
                 _ => Verdict::Alive,
             };

@@ -18,12 +18,13 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::activity::{Activity, Received, Tracked, Verdict};
 use super::listener::Slot;
+use super::rarely::Rarely;
 use super::tls::{CERTIFICATE_CHECK_EVERY, ClientCertificate, Tls};
 use super::turn::{Output, Streams, Turns};
 use super::unread::Lingering;
@@ -164,7 +165,7 @@ impl Connection {
         lingering: Lingering,
         connect: impl Fn(Client) -> R,
     ) {
-        let activity = Arc::new(Activity::new(self.slot.presence().clone()));
+        let activity = Arc::new(Activity::new(self.slot.presence().clone(), self.settings.http2_only));
         let requests = Arc::new(connect(Client {
             address: self.address,
             certificate: certificate.clone(),
@@ -197,11 +198,8 @@ impl Connection {
     fn builder(&self, streams: Streams) -> auto::Builder<Streams> {
         let Settings { bounds, sizes, http2_only, .. } = &self.settings;
         let mut builder = auto::Builder::new(streams);
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(bounds.idle_timeout)
-            .max_buf_size(sizes.head);
+        // `Activity` bounds the time for a head; a timer of the library would be set for each request.
+        builder.http1().header_read_timeout(None).max_buf_size(sizes.head);
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -225,22 +223,18 @@ impl Connection {
         C: GracefulConnection<Error = Box<dyn Error + Send + Sync>>,
         S: Write + Unpin,
     {
-        let Settings { bounds, mut phases, .. } = self.settings;
-        let mut polls = interval(Activity::poll_every(&bounds));
-        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        polls.reset();
-        let has_certificate = certificate.is_some();
-        let mut certificate_invalid =
-            OptionFuture::from(certificate.map(|certificate| Box::pin(certificate.until_invalid())));
-        let mut ending = false;
-        let mut left = interval_at(Instant::now() + LEAVE_WITHIN, LEAVE_WITHIN);
+        let Settings { bounds, phases, .. } = self.settings;
+        let mut monitor = Monitor::new(phases, certificate, activity.clone(), &bounds);
         let result = loop {
-            tokio::select! {
+            // Its futures are polled when they are woken, not for every request.
+            let mut event = pin!(Rarely::new(monitor.next()));
+            let event = tokio::select! {
                 biased;
                 result = connection.as_mut() => break result,
-                // The sender outlives all connections.
-                _ = phases.changed(), if !ending => {
-                    let phase = *phases.borrow_and_update();
+                event = event.as_mut() => event,
+            };
+            match event {
+                Event::Phase(phase) => {
                     // A connection that was just accepted is about to send a request.
                     if phase == Phase::Stopping
                         && !activity.has_begun()
@@ -248,28 +242,31 @@ impl Connection {
                     {
                         break result;
                     }
-                    ending = phase == Phase::Stopping;
-                    left.reset();
-                    if ending || activity.is_http2() {
+                    if phase == Phase::Stopping || activity.is_http2() {
                         connection.as_mut().graceful_shutdown();
                     }
                 }
-                // HTTP/2 ends when the client acknowledges, which not all clients do.
-                _ = left.tick(), if ending => if !activity.presence().is_active() {
-                    return tracing::debug!("connection closed: client did not disconnect during shutdown");
-                },
-                () = activity.presence().is_cut_off() => {
+                Event::Leave => {
+                    if !activity.presence().is_active() {
+                        return tracing::debug!(
+                            "connection closed: client did not disconnect during shutdown"
+                        );
+                    }
+                }
+                Event::CutOff => {
                     return tracing::debug!("connection closed: client misbehaved or was evicted");
                 }
-                _ = &mut certificate_invalid, if has_certificate => {
+                Event::CertificateInvalid => {
                     connection.as_mut().graceful_shutdown();
                     // Streams detect it as well, and return an error with the reason.
                     match timeout(CERTIFICATE_CHECK_EVERY * 2, connection.as_mut()).await {
                         Ok(result) => break result,
-                        Err(_) => return tracing::debug!("connection closed: client certificate no longer valid"),
+                        Err(_) => {
+                            return tracing::debug!("connection closed: client certificate no longer valid");
+                        }
                     }
                 }
-                _ = polls.tick() => match activity.poll(&bounds) {
+                Event::Due => match activity.poll(&bounds) {
                     Verdict::Alive => {}
                     Verdict::Idle => connection.as_mut().graceful_shutdown(),
                     Verdict::Stuck => return tracing::debug!("connection closed: client made no progress"),
@@ -278,6 +275,73 @@ impl Connection {
         };
         if let Err(error) = result {
             tracing::debug!(error, "connection ended with an error");
+        }
+    }
+}
+
+/// What can happen to a connection besides requests.
+enum Event {
+    /// The program shuts down.
+    Phase(Phase),
+    /// Clients without requests should be gone.
+    Leave,
+    /// The client misbehaved, or its slot is needed.
+    CutOff,
+    CertificateInvalid,
+    /// The activity is due to be evaluated.
+    Due,
+}
+
+/// Waits for the events of a connection.
+struct Monitor {
+    phases: watch::Receiver<Phase>,
+    certificate_invalid: OptionFuture<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    has_certificate: bool,
+    activity: Arc<Activity>,
+    polls: Interval,
+    leave: Interval,
+    ending: bool,
+}
+
+impl Monitor {
+    fn new(
+        phases: watch::Receiver<Phase>,
+        certificate: Option<Arc<ClientCertificate>>,
+        activity: Arc<Activity>,
+        bounds: &Bounds,
+    ) -> Self {
+        let mut polls = interval(Activity::poll_every(bounds));
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        polls.reset();
+        Self {
+            phases,
+            has_certificate: certificate.is_some(),
+            certificate_invalid: OptionFuture::from(certificate.map(|certificate| {
+                Box::pin(async move { certificate.until_invalid().await })
+                    as Pin<Box<dyn Future<Output = ()> + Send>>
+            })),
+            activity,
+            polls,
+            leave: interval_at(Instant::now() + LEAVE_WITHIN, LEAVE_WITHIN),
+            ending: false,
+        }
+    }
+
+    async fn next(&mut self) -> Event {
+        tokio::select! {
+            biased;
+            // The sender outlives all connections.
+            _ = self.phases.changed(), if !self.ending => {
+                let phase = *self.phases.borrow_and_update();
+                self.ending = phase == Phase::Stopping;
+                self.leave.reset();
+                Event::Phase(phase)
+            }
+            // HTTP/2 ends when the client acknowledges, which not all clients do.
+            _ = self.leave.tick(), if self.ending => Event::Leave,
+            () = self.activity.presence().is_cut_off() => Event::CutOff,
+            _ = &mut self.certificate_invalid, if self.has_certificate => Event::CertificateInvalid,
+            _ = self.polls.tick() => Event::Due,
         }
     }
 }
