@@ -93,6 +93,7 @@ mod algorithm;
 pub mod chain;
 mod cost;
 mod decision;
+mod divisor;
 mod evaluation;
 mod hexadecimal;
 mod key;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::divisor::Divisor;
 use crate::limit_builder::LimitBuilder;
 use crate::named;
 use crate::named::Named as _;
@@ -316,6 +317,8 @@ pub struct Scale {
     pub(crate) window_ticks: u64,
     pub(crate) unit: u64,
     pub(crate) rate: u64,
+    pub(crate) by_unit: Divisor,
+    by_rate: Divisor,
     /// The burst in units.
     pub(crate) capacity: u64,
     /// If more than this remains, the standing is normal whatever it was before: 30 % of the
@@ -381,12 +384,15 @@ impl Scale {
         let tick = 10u64.pow(u32::from(tick_exponent));
         let window_ticks = window.div_ceil(tick);
         let divisor = greatest_common_divisor(u64::from(quota), window_ticks);
+        let (unit, rate) = (window_ticks / divisor, u64::from(quota) / divisor);
         Self {
             shape: Shape::new(algorithm, window, tick_exponent),
             tick,
             window_ticks,
-            unit: window_ticks / divisor,
-            rate: u64::from(quota) / divisor,
+            unit,
+            rate,
+            by_unit: Divisor::new(unit),
+            by_rate: Divisor::new(rate),
             capacity: 0,
             normal_above: 0,
         }
@@ -399,12 +405,10 @@ impl Scale {
         if self.tick == 1 { micros } else { micros / self.tick }
     }
 
-    /// The number of ticks until `units` have come back, rounded up.
+    /// The number of ticks until `units` (at most 2^53 - 1) have come back, rounded up.
     #[inline(always)]
     pub(crate) const fn ticks_to_drain(&self, units: u64) -> u64 {
-        // Quotas that divide their window have a rate of one; the test is cheaper than the
-        // division.
-        if self.rate == 1 { units } else { units.div_ceil(self.rate) }
+        self.by_rate.divide_up(units)
     }
 
     /// The start of `tick` in microseconds, saturating like every time.

@@ -77,7 +77,7 @@ impl Bucket {
     pub(crate) fn retry_at(&self, limit: &Limit, cost: Cost) -> u64 {
         let scale = limit.scale();
         let excess = (self.level + u64::from(cost.get()) * scale.unit).saturating_sub(scale.capacity);
-        scale.micros_of(self.tick + scale.ticks_to_drain(excess))
+        scale.micros_of(self.tick + scale.ticks_to_drain(excess.min(EXACT_MAX)))
     }
 }
 
@@ -86,7 +86,7 @@ impl Counting for Bucket {
     fn remaining(&self, limit: &Limit) -> u32 {
         let scale = limit.scale();
         // At most the burst, which is 32 bits wide.
-        (scale.capacity.saturating_sub(self.level) / scale.unit) as u32
+        scale.by_unit.divide(scale.capacity.saturating_sub(self.level)) as u32
     }
 
     fn remaining_with_debt(&self, limit: &Limit) -> u32 {
