@@ -14,9 +14,12 @@ use smallvec::SmallVec;
 
 /// Number of entries that one sweep examines: a few microseconds of work.
 const SWEEP_STEP: usize = 64;
-/// Every command pays one step towards the next sweep, and a new key pays more, so that keys are
-/// dropped faster than they are added.
-const NEW_KEY_STEPS: usize = 2;
+/// A sweep is due after this many commands. A sweep reads memory that the command does not need, so
+/// a command pays for a quarter of an entry only.
+const SWEEP_EVERY: usize = 4 * SWEEP_STEP;
+/// A new key counts as this many commands more and pays for three entries, so that keys are dropped
+/// faster than they are added.
+const NEW_KEY_COMMANDS: usize = 3 * SWEEP_EVERY / SWEEP_STEP - 1;
 
 /// Expiry is stored in periods of 2^20 µs, about a second: a shift instead of a division, and 32
 /// bits last until 2112.
@@ -211,8 +214,8 @@ pub(crate) struct Shard {
     entries: Vec<Entry>,
     /// The position at which the next sweep starts.
     hand: usize,
-    /// The number of entries that commands have paid for since the last sweep they caused.
-    steps_due: usize,
+    /// The number of commands since the last sweep that they caused.
+    commands: usize,
 }
 
 impl Shard {
@@ -248,7 +251,7 @@ impl Shard {
             let length = self.entries.len();
             self.entries.reserve_exact(if length < 512 { length.max(8) } else { (length / 16).max(512) });
         }
-        self.steps_due += NEW_KEY_STEPS;
+        self.commands += NEW_KEY_COMMANDS;
         let position = self.entries.len() as u32;
         let mut entry = Entry {
             digest_high: probe.digest.0,
@@ -308,10 +311,10 @@ impl Shard {
     /// Called by every command; returns whether a sweep is due.
     #[inline]
     pub(crate) fn pass(&mut self) -> bool {
-        self.steps_due += 1;
-        let due = self.steps_due >= SWEEP_STEP;
+        self.commands += 1;
+        let due = self.commands >= SWEEP_EVERY;
         if due {
-            self.steps_due = 0;
+            self.commands = 0;
         }
         due
     }
