@@ -671,7 +671,7 @@ async fn upload(stream: &mut TcpStream, length: usize) -> String {
     let (mut response, mut buffer) = (Vec::new(), [0; 4_096]);
     while !response.ends_with(b"}") && !response.ends_with(b"hello") {
         let count = timeout(Duration::from_secs(20), stream.read(&mut buffer)).await.unwrap().unwrap();
-        assert!(count > 0, "closed after {:?}", String::from_utf8_lossy(&response));
+        assert!(count > 0, "{length}: closed after {:?}", String::from_utf8_lossy(&response));
         response.extend_from_slice(&buffer[..count]);
     }
     String::from_utf8(response).unwrap()
