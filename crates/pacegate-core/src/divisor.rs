@@ -15,9 +15,9 @@ const BITS: u32 = u64::BITS - EXACT_MAX.leading_zeros();
 impl Divisor {
     /// Prepares the division by `divisor`, which is between 1 and [`EXACT_MAX`].
     ///
-    /// With `multiplier` = ⌈2^(53 + s) / divisor⌉ and `divisor` ≤ 2^s, the multiplier is too large
-    /// by less than 2^s / 2^53 of a unit in the result, so that no dividend below 2^53 is rounded up
-    /// (Granlund and Montgomery, "Division by invariant integers using multiplication").
+    /// With `divisor` ≤ 2^s and `multiplier` = ⌈2^(53 + s) / divisor⌉, the quotient of a dividend
+    /// below 2^53 is too large by less than 1 / divisor, and so never rounded up (Granlund and
+    /// Montgomery, "Division by invariant integers using multiplication").
     pub(crate) const fn new(divisor: u64) -> Self {
         let shift = u64::BITS - (divisor - 1).leading_zeros();
         let multiplier = (1u128 << (BITS + shift)).div_ceil(divisor as u128);

@@ -1,6 +1,9 @@
 //! Accepting connections: bounded in total and per address, encrypted or not, monitored, and
 //! drained on shutdown.
 //!
+//! The task of a connection answers everything that has arrived and then writes once (`turn`). What
+//! rarely happens to a connection is polled only when it does (`rarely`).
+//!
 //! A program implements [`Requests`], which responds to the requests of one connection, and passes
 //! a [`Listener`] a function that creates one for each [`Client`].
 

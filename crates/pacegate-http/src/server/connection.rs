@@ -198,7 +198,7 @@ impl Connection {
     fn builder(&self, streams: Streams) -> auto::Builder<Streams> {
         let Settings { bounds, sizes, http2_only, .. } = &self.settings;
         let mut builder = auto::Builder::new(streams);
-        // `Activity` bounds the time for a head; a timer of the library would be set for each request.
+        // `Activity` bounds the time for a head; the library would set a timer for each request.
         builder.http1().header_read_timeout(None).max_buf_size(sizes.head);
         builder
             .http2()

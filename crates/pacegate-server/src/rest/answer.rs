@@ -123,7 +123,7 @@ impl MinimalResponse {
 #[serde(untagged)]
 #[expect(dead_code, reason = "it describes the response")]
 pub(crate) enum CheckAnswer<'a> {
-    Full(CheckResponse<'a>),
+    Full(Box<CheckResponse<'a>>),
     Minimal(MinimalResponse),
 }
 
