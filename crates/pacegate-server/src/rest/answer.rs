@@ -2,11 +2,14 @@
 
 mod json;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use pacegate::{Answer, Decision, Limit, NamedLimit};
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::openapi::schema::AnyOfBuilder;
+use utoipa::openapi::{Ref, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::decode::Seconds;
 use crate::ad_hoc::name_for;
@@ -117,14 +120,31 @@ impl MinimalResponse {
     }
 }
 
-/// The decision for a check, in the form that the client prefers.
-#[derive(Debug, ToSchema)]
-#[schema(as = CheckResult)]
-#[serde(untagged)]
-#[expect(dead_code, reason = "it describes the response")]
-pub(crate) enum CheckAnswer<'a> {
-    Full(Box<CheckResponse<'a>>),
-    Minimal(MinimalResponse),
+/// The decision for a check, in the form that the client prefers; this describes the response. A
+/// full response also has the fields of a minimal one, so that both schemas match it.
+#[derive(Debug)]
+pub(crate) struct CheckAnswer;
+
+impl PartialSchema for CheckAnswer {
+    fn schema() -> RefOr<Schema> {
+        AnyOfBuilder::new()
+            .item(Ref::from_schema_name(CheckResponse::name()))
+            .item(Ref::from_schema_name(MinimalResponse::name()))
+            .description(Some("The decision for a check, in the form that the client prefers."))
+            .into()
+    }
+}
+
+impl ToSchema for CheckAnswer {
+    fn name() -> Cow<'static, str> {
+        "CheckResult".into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((CheckResponse::name().into(), CheckResponse::schema()));
+        schemas.push((MinimalResponse::name().into(), MinimalResponse::schema()));
+        CheckResponse::schemas(schemas);
+    }
 }
 
 /// The result of every limit, and whether the sliding log is called `sliding_window`.
