@@ -5,7 +5,7 @@
 mod suite;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use pacegate_testkit::server::MariaDb;
 use suite::TestDatabase;
@@ -17,7 +17,8 @@ static DATABASES: AtomicUsize = AtomicUsize::new(0);
 
 fn database() -> TestDatabase {
     let server = {
-        let mut shared = SERVER.lock().unwrap();
+        // A start that fails must not fail the other tests.
+        let mut shared = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
         shared.upgrade().unwrap_or_else(|| {
             let server = Arc::new(MariaDb::start());
             *shared = Arc::downgrade(&server);

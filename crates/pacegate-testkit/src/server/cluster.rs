@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::process::{Process, wait_until};
+use super::process::{Process, READY_WITHIN, wait_until};
 use super::redis::RedisServer;
-
-const READY_WITHIN: Duration = Duration::from_secs(20);
 
 /// A cluster of primaries, each with replicas, that covers all 16384 slots.
 pub struct RedisCluster {

@@ -9,13 +9,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::ports;
-use super::process::{Process, wait_until};
+use super::process::{Process, READY_WITHIN, wait_until};
 use super::template::{Template, run};
 
-const READY_WITHIN: Duration = Duration::from_secs(20);
-
 /// Time within which processes must react to a signal, even with a busy disk.
-const SIGNALLED_WITHIN: Duration = Duration::from_secs(20);
+const SIGNALLED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The differences between the databases.
 pub(super) struct Kind {

@@ -6,15 +6,12 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::ports;
 use super::postgres::{POSTGRES, Postgres};
-use super::process::{Process, wait_until};
-
-const READY_WITHIN: Duration = Duration::from_secs(20);
+use super::process::{Process, READY_WITHIN, wait_until};
 
 /// A `pgbouncer` process, killed when dropped. All settings except the address and the pool have
 /// their defaults.

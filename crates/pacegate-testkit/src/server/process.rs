@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
+/// Time within which a server must respond, even with a busy disk.
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(60);
+
 /// A program with its output in a file. It is killed when dropped.
 pub(super) struct Process {
     child: Child,

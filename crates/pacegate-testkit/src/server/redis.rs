@@ -3,15 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::certificates::Certificates;
 use super::ports;
-use super::process::{Process, wait_until};
-
-const READY_WITHIN: Duration = Duration::from_secs(10);
+use super::process::{Process, READY_WITHIN, wait_until};
 
 /// A `redis-server` process, killed when dropped.
 ///

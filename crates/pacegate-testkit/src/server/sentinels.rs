@@ -1,11 +1,8 @@
 //! A primary and its replicas, monitored by sentinels.
 
-use std::time::Duration;
 
-use super::process::wait_until;
+use super::process::{READY_WITHIN, wait_until};
 use super::redis::RedisServer;
-
-const READY_WITHIN: Duration = Duration::from_secs(20);
 
 /// One primary, its replicas, and the sentinels that promote a replica when the primary fails. The
 /// service is called `main`.
