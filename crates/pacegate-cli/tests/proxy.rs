@@ -698,6 +698,33 @@ async fn denied_upload_leaves_the_connection_usable() {
     assert_eq!(upstream.seen().len(), 3);
 }
 
+/// The upstream responds to an upload without reading it. The response announces when the
+/// connection is closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn early_response_leaves_the_connection_usable() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &[]);
+    let connect = || TcpStream::connect(proxy.url.trim_start_matches("http://"));
+    let mut stream = connect().await.unwrap();
+    for _ in 0..8 {
+        stream.write_all(b"POST /upload HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n").await.unwrap();
+        let (mut response, mut buffer) = (Vec::new(), [0; 4_096]);
+        while !response.ends_with(b"hello") {
+            let count = timeout(Duration::from_secs(20), stream.read(&mut buffer)).await.unwrap().unwrap();
+            assert!(count > 0, "closed after {:?}", String::from_utf8_lossy(&response));
+            response.extend_from_slice(&buffer[..count]);
+        }
+        if String::from_utf8_lossy(&response).contains("connection: close") {
+            stream = connect().await.unwrap();
+            continue;
+        }
+        // The rest of the request arrives after its upstream connection has ended.
+        sleep(Duration::from_millis(50)).await;
+        stream.write_all(b"xxxxxxxxxx").await.unwrap();
+    }
+    assert!(upload(&mut stream, 10).await.starts_with("HTTP/1.1 200"));
+}
+
 /// Without this bound, a client could make the upstream work on requests without ever reading a
 /// response.
 #[tokio::test(flavor = "multi_thread")]

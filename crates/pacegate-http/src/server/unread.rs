@@ -5,6 +5,7 @@
 //! response.
 
 use std::io;
+use std::mem::replace;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use hyper::header::{CONNECTION, EXPECT, HeaderValue};
 use hyper::{HeaderMap, Request, Response, Version};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::activity::Received;
@@ -32,8 +34,19 @@ const LINGER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum time for discarding them.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Holds a body that was dropped before its end.
-type Slot = Arc<Mutex<Option<Received<Incoming>>>>;
+type Slot = Arc<Mutex<Remainder>>;
+
+/// What remains of a request body.
+#[derive(Debug, Default)]
+enum Remainder {
+    /// It is still being read, or was read to its end.
+    #[default]
+    Unknown,
+    /// It was dropped before its end.
+    Dropped(Received<Incoming>),
+    /// The response is known.
+    Settled,
+}
 
 /// The body of a request; if it is dropped before its end, it can still be discarded.
 #[derive(Debug)]
@@ -66,7 +79,8 @@ impl Unread {
     /// connection (HTTP/1), and further data is discarded for a while after it.
     #[inline]
     pub async fn settle<B>(self, response: &mut Response<B>, lingering: &Lingering) {
-        let Some(body) = self.slot.as_ref().and_then(|slot| slot.lock().take()) else { return };
+        let Some(slot) = &self.slot else { return };
+        let Remainder::Dropped(body) = replace(&mut *slot.lock(), Remainder::Settled) else { return };
         // Boxed, because it is rare and would make the future of every request larger.
         Box::pin(self.discard(body, response.headers_mut(), lingering)).await;
     }
@@ -103,6 +117,10 @@ async fn read_to_end(body: &mut Received<Incoming>, bytes_max: u64) -> bool {
         if read > bytes_max {
             return false;
         }
+        // After the response, the HTTP library may not announce the end any more.
+        if body.is_end_stream() {
+            return true;
+        }
     }
     true
 }
@@ -135,10 +153,19 @@ impl Body for RequestBody {
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
-        if let (Some(inner), Some(slot)) = (self.inner.take(), &self.slot)
-            && !inner.is_end_stream()
-        {
-            *slot.lock() = Some(inner);
+        let (Some(mut inner), Some(slot)) = (self.inner.take(), &self.slot) else { return };
+        if inner.is_end_stream() {
+            return;
+        }
+        let mut slot = slot.lock();
+        if !matches!(*slot, Remainder::Settled) {
+            *slot = Remainder::Dropped(inner);
+        } else if let Ok(runtime) = Handle::try_current() {
+            // An upstream responded and then gave up reading. If the body was dropped here, the HTTP
+            // library would close the connection, which the response has not announced.
+            runtime.spawn(async move {
+                let _ = timeout(DISCARD_TIME_MAX, read_to_end(&mut inner, DISCARD_BYTES_MAX)).await;
+            });
         }
     }
 }
