@@ -77,17 +77,19 @@ impl State {
     pub fn take(&mut self, limit: &Limit, now: Timestamp, cost: Cost) -> Option<Taken> {
         // A cost of zero wraps around: neither it nor a cost above the capacity is taken here.
         let cannot_be_taken = cost.get().wrapping_sub(1) >= limit.capacity();
-        if !self.same_scale(limit) || cannot_be_taken || self.is_ahead_of(now) {
+        if !self.same_scale(limit) || cannot_be_taken {
             return None;
         }
         let stored = self.standing;
-        let taken = match &mut self.counts {
-            Counts::TokenBucket(bucket) => {
+        let taken = match self.counts {
+            // Its time is seldom ahead of `now`, and then only by the time between two threads.
+            Counts::TokenBucket(ref mut bucket) if bucket.tick <= limit.scale().tick_of(now.as_micros()) => {
                 let (next, taken) = take_from(bucket.at(limit, now), limit, now, cost, stored)?;
                 *bucket = next;
                 taken
             }
-            other => other.take(limit, now, cost, stored)?,
+            _ if self.is_ahead_of(now) => return None,
+            _ => self.counts.take(limit, now, cost, stored)?,
         };
         self.standing = taken.standing;
         Some(taken)
@@ -238,8 +240,7 @@ impl State {
 }
 
 impl Counts {
-    /// The rest of [`State::take`], kept apart from the most common algorithm, which is faster that
-    /// way.
+    /// The rest of [`State::take`], kept apart from the most common case, which is faster that way.
     #[inline(never)]
     fn take(&mut self, limit: &Limit, now: Timestamp, cost: Cost, stored: Standing) -> Option<Taken> {
         match self {
@@ -253,12 +254,12 @@ impl Counts {
                 *counts = next.counts;
                 Some(taken)
             }
-            Self::Gcra(bucket) => {
+            Self::TokenBucket(bucket) | Self::Gcra(bucket) => {
                 let (next, taken) = take_from(bucket.at(limit, now), limit, now, cost, stored)?;
                 *bucket = next;
                 Some(taken)
             }
-            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::SlidingLog(_) => None,
+            Self::LeakyBucket(_) | Self::SlidingLog(_) => None,
         }
     }
 }
