@@ -71,6 +71,7 @@
 
 mod clock;
 mod idempotency;
+mod index;
 mod shard;
 mod store;
 mod sync;

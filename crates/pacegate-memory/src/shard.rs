@@ -8,18 +8,19 @@ use std::hash::{BuildHasher as _, Hasher as _};
 
 use compact_str::CompactString;
 use foldhash::quality::RandomState;
-use hashbrown::HashTable;
 use pacegate_core::{Answer, Demand, Key, Origin, State, Timestamp, chain};
 use smallvec::SmallVec;
+
+use crate::index::Index;
 
 /// Number of entries that one sweep examines: a few microseconds of work.
 const SWEEP_STEP: usize = 64;
 /// A sweep is due after this many commands. A sweep reads memory that the command does not need, so
 /// a command pays for a quarter of an entry only.
-const SWEEP_EVERY: usize = 4 * SWEEP_STEP;
+const SWEEP_EVERY: u32 = 4 * SWEEP_STEP as u32;
 /// A new key counts as this many commands more and pays for three entries, so that keys are dropped
 /// faster than they are added.
-const NEW_KEY_COMMANDS: usize = 3 * SWEEP_EVERY / SWEEP_STEP - 1;
+const NEW_KEY_COMMANDS: u32 = 3 * SWEEP_EVERY / SWEEP_STEP as u32 - 1;
 
 /// Expiry is stored in periods of 2^20 µs, about a second: a shift instead of a division, and 32
 /// bits last until 2112.
@@ -93,7 +94,8 @@ impl<'a> Probe<'a> {
     #[inline(always)]
     pub(crate) fn of_plain(key: &Key<'a>, hasher: &RandomState) -> Option<Self> {
         let identifier = key.identifier();
-        if key.endpoint().is_some() || identifier.is_empty() || key.is_shortened() {
+        let has_endpoint = key.endpoint().is_some_and(|endpoint| !endpoint.is_empty());
+        if has_endpoint || identifier.is_empty() || key.is_shortened() {
             return None;
         }
         Some(Self::new(key.counter().digest(), identifier.as_bytes(), hasher))
@@ -113,8 +115,8 @@ impl Lookup {
         let tail = match (key.shortened(), key.endpoint()) {
             // Substitutes start with this character, and identifiers that do are replaced by one,
             // so it is free for the empty identifier.
-            (None, None) if identifier.is_empty() => SmallVec::from_slice(b"\x01"),
-            (None, None) => SmallVec::from_slice(identifier.as_bytes()),
+            (None, None | Some("")) if identifier.is_empty() => SmallVec::from_slice(b"\x01"),
+            (None, None | Some("")) => SmallVec::from_slice(identifier.as_bytes()),
             (None, Some(endpoint)) => joined(identifier, endpoint),
             (Some(substitute), _) => SmallVec::from_slice(substitute.as_bytes()),
         };
@@ -146,12 +148,13 @@ impl Lookup {
     }
 }
 
-/// The identifier's length, so that the two parts cannot be confused, then both parts.
+/// A character that no identifier starts with, the identifier's length, so that the two parts
+/// cannot be confused, then both parts.
 fn joined(identifier: &str, endpoint: &str) -> SmallVec<[u8; 96]> {
     let mut bytes = SmallVec::new();
-    // Both are at most 512 bytes long here: nine bits in two ASCII characters.
-    bytes.push(b'0' + (identifier.len() >> 5) as u8);
-    bytes.push(b'0' + (identifier.len() & 31) as u8);
+    // Both are at most 512 bytes long here: nine bits in two ASCII characters. The first one is not
+    // a hexadecimal digit, which a substitute would have there.
+    bytes.extend_from_slice(&[1, b'G' + (identifier.len() >> 5) as u8, b'0' + (identifier.len() & 31) as u8]);
     bytes.extend_from_slice(identifier.as_bytes());
     bytes.extend_from_slice(endpoint.as_bytes());
     bytes
@@ -177,8 +180,10 @@ fn same(a: &[u8], b: &[u8]) -> bool {
         return false;
     }
     match (a.last_chunk::<8>(), b.last_chunk::<8>()) {
+        (Some(a_end), Some(b_end)) if a_end != b_end => false,
         // The last eight bytes overlap the previous ones.
-        (Some(a_end), Some(b_end)) => a_end == b_end && a.chunks_exact(8).eq(b.chunks_exact(8)),
+        (Some(_), Some(_)) if a.len() <= 16 => a.first_chunk::<8>() == b.first_chunk::<8>(),
+        (Some(_), Some(_)) => a.chunks_exact(8).eq(b.chunks_exact(8)),
         _ => a.iter().eq(b),
     }
 }
@@ -210,23 +215,27 @@ impl Dropped {
 /// A part of the keys, guarded by one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
-    index: HashTable<u32>,
+    index: Index,
     entries: Vec<Entry>,
     /// The position at which the next sweep starts.
-    hand: usize,
+    hand: u32,
     /// The number of commands since the last sweep that they caused.
-    commands: usize,
+    commands: u32,
 }
+
+// With its lock it fills one cache line.
+const _: () = assert!(size_of::<Shard>() <= 56);
 
 impl Shard {
     /// The position of a key's entry; valid until the next removal or sweep.
     #[inline(always)]
     pub(crate) fn find(&self, probe: &Probe<'_>) -> Option<usize> {
-        let found = self.index.find(probe.hash, |&position| {
-            let entry = &self.entries[position as usize];
-            (entry.digest_high, entry.digest_low) == probe.digest && same(entry.tail.as_bytes(), probe.tail)
-        });
-        found.map(|&position| position as usize)
+        self.index.find(probe.hash, |position| {
+            self.entries.get(position).is_some_and(|entry| {
+                (entry.digest_high, entry.digest_low) == probe.digest
+                    && same(entry.tail.as_bytes(), probe.tail)
+            })
+        })
     }
 
     #[inline]
@@ -252,7 +261,7 @@ impl Shard {
             self.entries.reserve_exact(if length < 512 { length.max(8) } else { (length / 16).max(512) });
         }
         self.commands += NEW_KEY_COMMANDS;
-        let position = self.entries.len() as u32;
+        let position = self.entries.len();
         let mut entry = Entry {
             digest_high: probe.digest.0,
             digest_low: probe.digest.1,
@@ -265,22 +274,17 @@ impl Shard {
         entry.set_fresh_at(fresh_at);
         self.entries.push(entry);
         let entries = &self.entries;
-        self.index
-            .insert_unique(probe.hash, position, |&position| hash_of(&entries[position as usize], hasher));
+        self.index.push(probe.hash, position, |position| hash_of(&entries[position], hasher));
     }
 
     /// Drops the entry at `position`; the last entry moves there.
     pub(crate) fn remove(&mut self, position: usize, hasher: &RandomState) {
-        let removed_hash = hash_of(self.entry(position), hasher);
-        if let Ok(found) = self.index.find_entry(removed_hash, |&candidate| candidate as usize == position) {
-            found.remove();
-        }
-        let last = self.entries.len() - 1;
+        let entries = &self.entries;
+        let hash_at = |position: usize| hash_of(&entries[position], hasher);
+        self.index.remove(hash_at(position), position, hash_at);
+        let last = entries.len() - 1;
         if position != last {
-            let moved_hash = hash_of(self.entry(last), hasher);
-            if let Some(found) = self.index.find_mut(moved_hash, |&candidate| candidate as usize == last) {
-                *found = position as u32;
-            }
+            self.index.replace(hash_at(last), last, position);
         }
         self.entries.swap_remove(position);
     }
@@ -324,19 +328,21 @@ impl Shard {
     pub(crate) fn sweep(&mut self, now: Timestamp, hasher: &RandomState) -> Dropped {
         let now = u32::try_from(now.as_micros() >> PERIOD_BITS).unwrap_or(u32::MAX);
         let mut dropped = Dropped::default();
+        let mut hand = self.hand as usize;
         for _ in 0..SWEEP_STEP.min(self.entries.len()) {
-            if self.hand >= self.entries.len() {
-                self.hand = 0;
+            if hand >= self.entries.len() {
+                hand = 0;
             }
-            let entry = self.entry(self.hand);
+            let entry = self.entry(hand);
             if entry.is_fresh(now) {
                 dropped.count(entry);
                 // The entry that moved here is examined next.
-                self.remove(self.hand, hasher);
+                self.remove(hand, hasher);
             } else {
-                self.hand += 1;
+                hand += 1;
             }
         }
+        self.hand = hand as u32;
         let roomy = self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4;
         if roomy && dropped != Dropped::default() {
             self.shrink(hasher);
@@ -348,6 +354,6 @@ impl Shard {
     fn shrink(&mut self, hasher: &RandomState) {
         self.entries.shrink_to(self.entries.len() * 2);
         let entries = &self.entries;
-        self.index.shrink_to(entries.len() * 2, |&position| hash_of(&entries[position as usize], hasher));
+        self.index.shrink(entries.len(), |position| hash_of(&entries[position], hasher));
     }
 }

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use crate::clock::SystemClock;
 use crate::idempotency::{Admissions, Earlier, digest};
+use crate::index::POSITIONS_MAX;
 use crate::shard::{Dropped, Entry, Lookup, Probe, Shard};
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
@@ -158,7 +159,9 @@ impl MemoryStore {
         // A store with few keys has few shards, so that a search for expired keys covers all of
         // them.
         let useful = options.max_keys.div_ceil(KEYS_PER_SHARD_MIN);
-        let shards = options.shards.min(useful).clamp(1, SHARDS_MAX).next_power_of_two();
+        // A shard can index so many keys, and keys are not spread evenly.
+        let needed = options.max_keys.div_ceil(POSITIONS_MAX / 2);
+        let shards = options.shards.min(useful).clamp(needed.max(1), SHARDS_MAX).next_power_of_two();
         Self {
             shards: (0..shards).map(|_| CachePadded::new(Mutex::new(Shard::default()))).collect(),
             admissions: (0..ADMISSION_SHARDS).map(|_| Mutex::new(Admissions::default())).collect(),
@@ -211,18 +214,7 @@ impl MemoryStore {
     /// it only then.
     #[inline(always)]
     pub fn take_known(&self, charge: &Charge<'_>) -> Option<(Timestamp, Taken)> {
-        self.take_at(charge, &Probe::of_plain(&charge.key, &self.hasher)?)
-    }
-
-    /// Like [`take_known`](Self::take_known), for a counter per endpoint, whose key has to be built
-    /// first.
-    #[inline]
-    pub fn take_known_per_endpoint(&self, charge: &Charge<'_>) -> Option<(Timestamp, Taken)> {
-        self.take_at(charge, &Lookup::new(&charge.key).probe(&self.hasher))
-    }
-
-    #[inline(always)]
-    fn take_at(&self, charge: &Charge<'_>, probe: &Probe<'_>) -> Option<(Timestamp, Taken)> {
+        let probe = Probe::of_plain(&charge.key, &self.hasher)?;
         if charge.fit != Fit::Whole {
             return None;
         }
@@ -230,7 +222,7 @@ impl MemoryStore {
         // refunds of a log depend on the exact time, and logs are not charged here.
         let moment = self.moment(None);
         let mut shard = self.shards[self.shard_of(probe.hash)].lock();
-        let position = shard.find(probe)?;
+        let position = shard.find(&probe)?;
         let entry = shard.entry_mut(position);
         let taken = entry.state.take(charge.limit, moment.now, charge.cost)?;
         entry.set_fresh_at(Some(taken.reset_at));
