@@ -2,13 +2,13 @@
 //! step.
 
 mod builder;
+mod current;
 
 use std::borrow::{Borrow, Cow};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use pacegate_core::{ChainDecision, Cost, InvalidLimit, Limit, LimitBuilder, Taken, Timestamp};
+use pacegate_core::{Cost, InvalidLimit, Limit, LimitBuilder, Timestamp};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, StoreError};
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -23,10 +23,11 @@ use crate::observe::Observing;
 use crate::plan::Plan;
 use crate::remote::RemoteService;
 use crate::resolved::{Act, Resolved, charge, command, decided};
-use crate::rule::NamedLimit;
 use crate::ruleset::RuleSet;
 use crate::stores::{Backend, Stores, in_memory, yield_after_batch};
 use crate::wait::Waiters;
+
+use self::current::CurrentRules;
 
 pub use builder::LimiterBuilder;
 
@@ -49,8 +50,7 @@ pub use builder::LimiterBuilder;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    /// Swapped as a whole, so every check is decided by one rule set.
-    rules: Arc<ArcSwap<RuleSet>>,
+    rules: Arc<CurrentRules>,
     stores: Stores,
     /// Number of leading bits by which IPv6 addresses are counted.
     ipv6_prefix: u8,
@@ -88,7 +88,7 @@ impl Limiter {
 
     fn of(rules: RuleSet) -> Self {
         Self {
-            rules: Arc::new(ArcSwap::from_pointee(rules)),
+            rules: Arc::new(CurrentRules::new(rules)),
             stores: Stores::default(),
             ipv6_prefix: IPV6_PREFIX,
             paths: PathOptions::default(),
@@ -122,7 +122,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn replace(&self, builder: LimiterBuilder) -> Result<(), InvalidRules> {
-        self.rules.store(Arc::new(builder.compile(&self.stores, self.ipv6_prefix, self.paths)?));
+        self.rules.store(builder.compile(&self.stores, self.ipv6_prefix, self.paths)?);
         Ok(())
     }
 
@@ -200,11 +200,12 @@ impl Limiter {
             return None;
         }
         let Backend::Memory(store) = self.stores.backend(0) else { return None };
-        let rules = self.rules.load();
-        let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
-        let cost = limit.cost_of(&check.all_costs())?;
-        let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
-        Some(charged(limit, at, &taken))
+        self.rules.with(|rules| {
+            let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
+            let cost = limit.cost_of(&check.all_costs())?;
+            let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
+            Some(Decision::charged(at, &taken, limit))
+        })
     }
 
     /// Fast path for a bare key, to which only the default limit applies. `None` means that nothing
@@ -215,10 +216,11 @@ impl Limiter {
             return None;
         }
         let Backend::Memory(store) = self.stores.backend(0) else { return None };
-        let rules = self.rules.load();
-        let limit = rules.default_of_keys()?;
-        let (at, taken) = store.take_known_per_endpoint(&charge(limit, key, "", Cost::ONE))?;
-        Some(charged(limit, at, &taken))
+        self.rules.with(|rules| {
+            let limit = rules.default_of_keys()?;
+            let (at, taken) = store.take_known(&charge(limit, key, "", Cost::ONE))?;
+            Some(Decision::charged(at, &taken, limit))
+        })
     }
 
     /// Decides like [`check`](Self::check), but charges nothing.
@@ -321,7 +323,7 @@ impl Limiter {
 
     pub(crate) async fn check_each_here(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
         let until = self.stores.budget.map(|budget| Instant::now() + budget);
-        let rules = self.rules.load_full();
+        let rules = self.rules.load();
         let mut canonical: Vec<Result<Cow<'_, Check<'_>>, CheckError>> = Vec::with_capacity(checks.len());
         for (index, check) in checks.iter().enumerate() {
             yield_after_batch(index).await;
@@ -423,7 +425,7 @@ impl Limiter {
     }
 
     pub(crate) fn rules(&self) -> Arc<RuleSet> {
-        self.rules.load_full()
+        self.rules.load()
     }
 
     /// The only store that a check needs, including the record of its idempotency key.
@@ -488,7 +490,7 @@ impl Limiter {
     }
 
     pub(crate) fn resolve<'a>(&self, check: &'a Check<'_>) -> Result<Resolved<'a>, CheckError> {
-        self.resolve_by(&self.rules.load(), check)
+        self.rules.with(|rules| self.resolve_by(rules, check))
     }
 
     /// Returns the limits that apply to a check whose identities are canonical.
@@ -506,13 +508,6 @@ impl Limiter {
     pub(crate) fn endpoint<'a>(&self, check: &Check<'a>) -> Result<Option<Endpoint<'a>>, CheckError> {
         Ok(check.endpoint.map(|endpoint| self.paths.endpoint(endpoint)).transpose()?)
     }
-}
-
-/// The decision on a request that was charged to its only limit.
-#[inline(always)]
-fn charged(limit: &Arc<NamedLimit>, at: Timestamp, taken: &Taken) -> Decision {
-    let decision = ChainDecision::charged(at, &limit.limit, taken);
-    Decision::of(decision, SmallVec::from_iter([limit.clone()]))
 }
 
 /// The remaining time.

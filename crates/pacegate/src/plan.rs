@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pacegate_core::{ChainDecision, Cost};
+use pacegate_core::Cost;
 use pacegate_memory::MemoryStore;
 use pacegate_store::Command;
 use smallvec::SmallVec;
@@ -46,7 +46,7 @@ impl Plan {
         if let [limit] = &*self.limits
             && let Some((at, taken)) = store.take_known(&charge(limit, key, "", limit.cost.unwrap_or(cost)))
         {
-            return Ok(Decision::unnamed(ChainDecision::charged(at, &limit.limit, &taken)));
+            return Ok(Decision::charged_unnamed(at, &taken, limit));
         }
         self.check_any(store, key, cost)
     }

@@ -80,6 +80,13 @@ impl Resolved<'_> {
         act: Act,
     ) -> Result<Decision, CheckError> {
         let charges = self.charges();
+        // The most common case: one limit that fits, under a known key.
+        if let ([charge], Act::Take, None) = (&*charges, act, &check.idempotency)
+            && !charge.shadow
+            && let Some((at, taken)) = store.take_known(charge)
+        {
+            return Ok(Decision::charged(at, &taken, &self.applied[0].0));
+        }
         let outcome = store.apply_now(&command(check, act, &charges), None)?;
         drop(charges);
         self.decision(outcome)

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use pacegate_core::LimitBuilder;
 use pacegate_memory::MemoryStore;
 use pacegate_store::{FailureMode, Store};
 
 use super::Limiter;
+use super::current::CurrentRules;
 use crate::descriptor::DescriptorRule;
 use crate::endpoint::PathOptions;
 use crate::error::InvalidRules;
@@ -216,7 +216,7 @@ impl LimiterBuilder {
         if !(1..=128).contains(&ipv6_prefix) {
             return Err(InvalidRules::InvalidIpv6Prefix { bits: ipv6_prefix });
         }
-        let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores, ipv6_prefix, paths)?));
+        let rules = Arc::new(CurrentRules::new(self.compile(&stores, ipv6_prefix, paths)?));
         Ok(Limiter { rules, stores, ipv6_prefix, paths, waiters: Arc::default(), remote: None, observing })
     }
 
