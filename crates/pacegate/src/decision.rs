@@ -231,8 +231,8 @@ impl Decision {
         }
     }
 
-    /// Returns an id that identifies repeated refunds; clones have the same id. 0 for decisions of a
-    /// [`Plan`](crate::Plan), which cannot be refunded.
+    /// Returns an id that identifies repeated refunds; clones have the same id. 0 for decisions of
+    /// a [`Plan`](crate::Plan), which cannot be refunded.
     pub fn id(&self) -> u64 {
         match &self.0 {
             // No two charges of a counter leave the same number at the same microsecond.

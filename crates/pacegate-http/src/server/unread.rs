@@ -161,8 +161,8 @@ impl Drop for RequestBody {
         if !matches!(*slot, Remainder::Settled) {
             *slot = Remainder::Dropped(inner);
         } else if let Ok(runtime) = Handle::try_current() {
-            // An upstream responded and then gave up reading. If the body was dropped here, the HTTP
-            // library would close the connection, which the response has not announced.
+            // An upstream responded and then gave up reading. If the body was dropped here, the
+            // HTTP library would close the connection, which the response has not announced.
             runtime.spawn(async move {
                 let _ = timeout(DISCARD_TIME_MAX, read_to_end(&mut inner, DISCARD_BYTES_MAX)).await;
             });

@@ -1,6 +1,5 @@
 //! A primary and its replicas, monitored by sentinels.
 
-
 use super::process::{READY_WITHIN, wait_until};
 use super::redis::RedisServer;
 
