@@ -42,8 +42,12 @@ pub trait Contender: Send + Sync {
 /// A kind of [`Contender`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Pacegate.
+    /// Pacegate: a plan, looked up once.
     Pacegate,
+    /// Pacegate: a bare key.
+    PacegateKey,
+    /// Pacegate: a check that a rule applies to.
+    PacegateRule,
     /// `governor` with its default keyed store, a `DashMap`.
     Governor,
     /// `throttlecrab` with its default store, the periodic one.
@@ -54,12 +58,21 @@ pub enum Kind {
 
 impl Kind {
     /// All contenders, Pacegate first.
-    pub const ALL: [Self; 4] = [Self::Pacegate, Self::Governor, Self::Throttlecrab, Self::Limitador];
+    pub const ALL: [Self; 6] = [
+        Self::Pacegate,
+        Self::PacegateKey,
+        Self::PacegateRule,
+        Self::Governor,
+        Self::Throttlecrab,
+        Self::Limitador,
+    ];
 
     /// Returns its name on the command line and in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pacegate => "pacegate",
+            Self::PacegateKey => "pacegate-key",
+            Self::PacegateRule => "pacegate-rule",
             Self::Governor => "governor",
             Self::Throttlecrab => "throttlecrab",
             Self::Limitador => "limitador",
@@ -85,7 +98,9 @@ impl Kind {
     /// If the library rejects the limit.
     pub fn build(self, keys: usize) -> Result<Box<dyn Contender>> {
         Ok(match self {
-            Self::Pacegate => Box::new(pacegate::Pacegate::new()?),
+            Self::Pacegate => Box::new(pacegate::ByPlan::new()?),
+            Self::PacegateKey => Box::new(pacegate::ByKey::new()?),
+            Self::PacegateRule => Box::new(pacegate::ByRule::new()?),
             Self::Governor => Box::new(governor::Governor::new()?),
             Self::Throttlecrab => Box::new(throttlecrab::Throttlecrab::new(keys)),
             Self::Limitador => Box::new(limitador::Limitador::new(keys)?),

@@ -1,25 +1,63 @@
-//! Pacegate: a plan of one token bucket, looked up once, over the default store.
+//! Pacegate: one token bucket over the default store, reached in three ways.
 
 use anyhow::Result;
-use pacegate::{Algorithm, Cost, Limit, Limiter, Plan};
+use pacegate::{Algorithm, Check, Cost, Limit, Limiter, Plan, Profile, Rule};
 
 use super::{BURST, Contender, PERIOD, TOKENS};
 
-pub(super) struct Pacegate {
-    plan: Plan,
+fn limit() -> Result<Limit> {
+    Ok(Limit::try_new(Algorithm::TokenBucket, TOKENS.into(), PERIOD)?.with_burst(BURST.into())?)
 }
 
-impl Pacegate {
+/// A plan, looked up once.
+pub(super) struct ByPlan(Plan);
+
+impl ByPlan {
     pub(super) fn new() -> Result<Self> {
-        let limit =
-            Limit::try_new(Algorithm::TokenBucket, TOKENS.into(), PERIOD)?.with_burst(BURST.into())?;
-        Ok(Self { plan: Limiter::builder().plan("bench", [limit]).build()?.plan("bench")? })
+        Ok(Self(Limiter::builder().plan("bench", [limit()?]).build()?.plan("bench")?))
     }
 }
 
-impl Contender for Pacegate {
+impl Contender for ByPlan {
     #[inline]
     fn check(&self, key: &String) -> bool {
-        self.plan.check_now(key, Cost::ONE).is_ok_and(|decision| decision.allowed())
+        self.0.check_now(key, Cost::ONE).is_ok_and(|decision| decision.allowed())
+    }
+}
+
+/// A bare key, under the limiter's only limit.
+pub(super) struct ByKey(Limiter);
+
+impl ByKey {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self(Limiter::builder().default_limit(limit()?).build()?))
+    }
+}
+
+impl Contender for ByKey {
+    #[inline]
+    fn check(&self, key: &String) -> bool {
+        self.0.check_now(key).is_ok_and(|decision| decision.allowed())
+    }
+}
+
+/// A check with an identity, an endpoint, a method and a profile, under one rule.
+pub(super) struct ByRule {
+    limiter: Limiter,
+    profile: Profile,
+}
+
+impl ByRule {
+    pub(super) fn new() -> Result<Self> {
+        let rule = Rule::builder("bench", "user", limit()?).endpoint("/api/v1/orders").method("GET");
+        Ok(Self { limiter: Limiter::builder().rule(rule).build()?, profile: Profile::default() })
+    }
+}
+
+impl Contender for ByRule {
+    #[inline]
+    fn check(&self, key: &String) -> bool {
+        let check = Check::new("user", key).endpoint("/api/v1/orders").method("GET").profile(&self.profile);
+        self.limiter.check_now(&check).is_ok_and(|decision| decision.allowed())
     }
 }

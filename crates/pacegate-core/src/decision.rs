@@ -95,23 +95,8 @@ impl Answer {
     /// charge. Stores that decide outside this process fill in the rest.
     #[inline(always)]
     pub fn undecided(limit: &Limit, remaining: u32, reset_at: Timestamp, stored: Standing) -> Self {
-        Self {
-            allowed: false,
-            shadow: false,
-            degraded: false,
-            algorithm: limit.algorithm(),
-            capacity: limit.capacity(),
-            remaining: Some(remaining),
-            reset_at: Some(reset_at),
-            retry_at: None,
-            reason: None,
-            uncharged: 0,
-            at: None,
-            standing: stored,
-            previous_standing: stored,
-            delay_micros: 0,
-            queue_position: 0,
-        }
+        let taken = Taken::new(limit, remaining, reset_at, stored, stored);
+        Self { allowed: false, ..Self::charged(&taken) }
     }
 
     /// The answer of a limit whose store failed: `reason` alone decides, and the counts are
@@ -127,11 +112,24 @@ impl Answer {
 
     /// The answer to a request that was charged.
     #[inline(always)]
-    pub fn charged(limit: &Limit, taken: &Taken) -> Self {
-        let mut answer = Self::undecided(limit, taken.remaining, taken.reset_at, taken.previous_standing);
-        answer.allowed = true;
-        answer.standing = taken.standing;
-        answer
+    pub fn charged(taken: &Taken) -> Self {
+        Self {
+            allowed: true,
+            shadow: false,
+            degraded: false,
+            algorithm: taken.algorithm,
+            capacity: taken.capacity,
+            remaining: Some(taken.remaining),
+            reset_at: Some(taken.reset_at),
+            retry_at: None,
+            reason: None,
+            uncharged: 0,
+            at: None,
+            standing: taken.standing,
+            previous_standing: taken.previous_standing,
+            delay_micros: 0,
+            queue_position: 0,
+        }
     }
 
     /// Returns the time to pass to a refund of what this answer took under `limit`, decided at
@@ -171,17 +169,35 @@ impl Answer {
     }
 }
 
-/// The result of a charge: the part of an [`Answer`] that cannot be derived from the limit.
+/// The result of a charge: the part of an [`Answer`] that differs between charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// See [`Answer::remaining`].
-    pub remaining: u32,
-    /// See [`Answer::standing`].
-    pub standing: Standing,
-    /// See [`Answer::previous_standing`].
-    pub previous_standing: Standing,
+    capacity: u32,
+    remaining: u32,
+    reset_at: Timestamp,
+    algorithm: Algorithm,
+    pub(crate) standing: Standing,
+    previous_standing: Standing,
+}
+
+impl Taken {
+    #[inline(always)]
+    pub(crate) fn new(
+        limit: &Limit,
+        remaining: u32,
+        reset_at: Timestamp,
+        standing: Standing,
+        previous_standing: Standing,
+    ) -> Self {
+        let (algorithm, capacity) = (limit.algorithm(), limit.capacity());
+        Self { capacity, remaining, reset_at, algorithm, standing, previous_standing }
+    }
+
     /// See [`Answer::reset_at`].
-    pub reset_at: Timestamp,
+    #[inline]
+    pub fn reset_at(&self) -> Timestamp {
+        self.reset_at
+    }
 }
 
 /// The answers of all limits of a request. One limit is the common case and needs no allocation.
@@ -210,13 +226,6 @@ impl ChainDecision {
     pub fn new(allowed: bool, at: Timestamp, answers: Answers) -> Self {
         let binding = if answers.len() < 2 { 0 } else { binding(allowed, &answers) };
         Self { allowed, replayed: false, at, answers, binding }
-    }
-
-    /// The decision on a request that was charged under its only limit.
-    #[inline(always)]
-    pub fn charged(at: Timestamp, limit: &Limit, taken: &Taken) -> Self {
-        let answers = Answers::from_buf([Answer::charged(limit, taken)]);
-        Self { allowed: true, replayed: false, at, answers, binding: 0 }
     }
 
     /// Turns a peek at the limits in force into the decision of a replayed request that was

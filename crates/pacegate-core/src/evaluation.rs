@@ -155,13 +155,10 @@ impl<'a> Evaluation<'a> {
         debug_assert!(self.fits, "only a cost that fits is charged");
         let reading = self.reading.charged(self.limit, self.amount);
         let remaining = reading.remaining(self.limit);
-        let taken = Taken {
-            remaining,
-            standing: standing_after(self.reading, remaining, self.limit, self.stored),
-            previous_standing: self.stored,
-            reset_at: instant(reading.reset_at(self.limit), self.now),
-        };
-        let mut answer = Answer::charged(self.limit, &taken);
+        let standing = standing_after(self.reading, remaining, self.limit, self.stored);
+        let reset_at = instant(reading.reset_at(self.limit), self.now);
+        let taken = Taken::new(self.limit, remaining, reset_at, standing, self.stored);
+        let mut answer = Answer::charged(&taken);
         answer.uncharged = self.uncharged;
         self.queue(&mut answer);
         (answer, reading)

@@ -289,7 +289,7 @@ fn take_from<C: Counting>(
         Some(micros) => Timestamp::from_micros(micros),
         None => now,
     };
-    Some((next, Taken { remaining, reset_at, standing, previous_standing: stored }))
+    Some((next, Taken::new(limit, remaining, reset_at, standing, stored)))
 }
 
 /// The standing after a charge that left `remaining`. The previous standing matters only between

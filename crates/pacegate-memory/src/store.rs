@@ -225,7 +225,7 @@ impl MemoryStore {
         let position = shard.find(&probe)?;
         let entry = shard.entry_mut(position);
         let taken = entry.state.take(charge.limit, moment.now, charge.cost)?;
-        entry.set_fresh_at(Some(taken.reset_at));
+        entry.set_fresh_at(Some(taken.reset_at()));
         // Counted last, because a take that fails here is counted on the general path.
         let due = shard.pass();
         drop(shard);

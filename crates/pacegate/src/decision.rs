@@ -41,6 +41,33 @@ enum Form {
     Chain(Chain),
 }
 
+/// A charge of the only limit of a request. It is smaller than the decision that it becomes.
+pub(crate) struct Charged {
+    at: Timestamp,
+    taken: Taken,
+    limit: CachedLimit,
+}
+
+impl Charged {
+    #[inline(always)]
+    pub(crate) fn new(at: Timestamp, taken: Taken, limit: &Arc<NamedLimit>) -> Self {
+        Self { at, taken, limit: CachedLimit::new(limit) }
+    }
+
+    /// A charge without the name of its limit.
+    #[inline(always)]
+    pub(crate) fn unnamed(at: Timestamp, taken: Taken) -> Self {
+        Self { at, taken, limit: CachedLimit::NONE }
+    }
+}
+
+impl From<Charged> for Decision {
+    #[inline(always)]
+    fn from(Charged { at, taken, limit }: Charged) -> Self {
+        Self(Form::Charged { at, answer: Answer::charged(&taken), limit })
+    }
+}
+
 /// A decision of any kind.
 #[derive(Clone, Debug)]
 struct Chain {
@@ -63,19 +90,6 @@ impl Decision {
     #[inline]
     pub(crate) fn unnamed(chain: ChainDecision) -> Self {
         Self(Form::Chain(Chain { chain, limits: SmallVec::new(), fallback: None, id: 0 }))
-    }
-
-    /// The decision on a request that was charged to its only limit.
-    #[inline(always)]
-    pub(crate) fn charged(at: Timestamp, taken: &Taken, limit: &Arc<NamedLimit>) -> Self {
-        let answer = Answer::charged(&limit.limit, taken);
-        Self(Form::Charged { at, answer, limit: CachedLimit::new(limit) })
-    }
-
-    /// The same without the name of the limit.
-    #[inline(always)]
-    pub(crate) fn charged_unnamed(at: Timestamp, taken: &Taken, limit: &NamedLimit) -> Self {
-        Self(Form::Charged { at, answer: Answer::charged(&limit.limit, taken), limit: CachedLimit::NONE })
     }
 
     /// Returns a decision as reported by another limiter.

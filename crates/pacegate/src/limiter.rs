@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::check::{Check, check_idempotency_key, fingerprint};
-use crate::decision::Decision;
+use crate::decision::{Charged, Decision};
 use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::{CheckError, InvalidRules};
 use crate::identity::{self, IPV6_PREFIX};
@@ -163,9 +163,9 @@ impl Limiter {
     #[inline]
     pub fn check_now<'s, 'a: 's>(&self, check: impl IntoCheck<'s, 'a>) -> Result<Decision, CheckError> {
         if let Some(key) = check.bare_key()
-            && let Some(decision) = self.check_known_key(key)
+            && let Some(charged) = self.check_known_key(key)
         {
-            return Ok(decision);
+            return Ok(charged.into());
         }
         self.check_any_now(check.into_check().borrow())
     }
@@ -181,8 +181,8 @@ impl Limiter {
         if self.remote.is_some() {
             return Err(CheckError::NotInProcess);
         }
-        if let Some(decision) = self.check_known(check) {
-            return Ok(decision);
+        if let Some(charged) = self.check_known(check) {
+            return Ok(charged.into());
         }
         let check = self.canonical(check)?;
         let resolved = self.resolve(&check)?;
@@ -194,7 +194,7 @@ impl Limiter {
     /// Fast path for the most common check: one known identity and one plan with a single limit
     /// that allows the request. `None` means that nothing was charged.
     #[inline]
-    fn check_known(&self, check: &Check<'_>) -> Option<Decision> {
+    fn check_known(&self, check: &Check<'_>) -> Option<Charged> {
         let ([(dimension, identifier)], [plan]) = (&*check.identities, &*check.plans) else { return None };
         if check.endpoint.is_some() || check.limit.is_some() || check.idempotency.is_some() {
             return None;
@@ -204,14 +204,14 @@ impl Limiter {
             let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
             let cost = limit.cost_of(&check.all_costs())?;
             let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
-            Some(Decision::charged(at, &taken, limit))
+            Some(Charged::new(at, taken, limit))
         })
     }
 
     /// Fast path for a bare key, to which only the default limit applies. `None` means that nothing
     /// was charged.
     #[inline]
-    fn check_known_key(&self, key: &str) -> Option<Decision> {
+    fn check_known_key(&self, key: &str) -> Option<Charged> {
         if self.remote.is_some() || self.observing.is_on() {
             return None;
         }
@@ -219,7 +219,7 @@ impl Limiter {
         self.rules.with(|rules| {
             let limit = rules.default_of_keys()?;
             let (at, taken) = store.take_known(&charge(limit, key, "", Cost::ONE))?;
-            Some(Decision::charged(at, &taken, limit))
+            Some(Charged::new(at, taken, limit))
         })
     }
 

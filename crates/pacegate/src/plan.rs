@@ -7,7 +7,7 @@ use pacegate_memory::MemoryStore;
 use pacegate_store::Command;
 use smallvec::SmallVec;
 
-use crate::decision::Decision;
+use crate::decision::{Charged, Decision};
 use crate::error::CheckError;
 use crate::identity::{self, check_identifier};
 use crate::resolved::{charge, decided};
@@ -46,7 +46,7 @@ impl Plan {
         if let [limit] = &*self.limits
             && let Some((at, taken)) = store.take_known(&charge(limit, key, "", limit.cost.unwrap_or(cost)))
         {
-            return Ok(Decision::charged_unnamed(at, &taken, limit));
+            return Ok(Charged::unnamed(at, taken).into());
         }
         self.check_any(store, key, cost)
     }

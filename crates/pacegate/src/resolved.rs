@@ -8,7 +8,7 @@ use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, StoreError};
 use smallvec::SmallVec;
 
 use crate::check::{Check, Costs};
-use crate::decision::Decision;
+use crate::decision::{Charged, Decision};
 use crate::error::CheckError;
 use crate::rule::NamedLimit;
 use crate::ruleset::Applied;
@@ -85,7 +85,7 @@ impl Resolved<'_> {
             && !charge.shadow
             && let Some((at, taken)) = store.take_known(charge)
         {
-            return Ok(Decision::charged(at, &taken, &self.applied[0].0));
+            return Ok(Charged::new(at, taken, &self.applied[0].0).into());
         }
         let outcome = store.apply_now(&command(check, act, &charges), None)?;
         drop(charges);
