@@ -11,6 +11,7 @@ use pacegate_core::{Answer, Answers, ChainDecision, Reason, Taken, Timestamp};
 use smallvec::SmallVec;
 
 use self::cached_limit::CachedLimit;
+pub(crate) use self::cached_limit::reuse;
 use crate::rule::NamedLimit;
 
 /// Whether a request may pass, with the answer of every limit that applied.
@@ -50,7 +51,7 @@ pub(crate) struct Charged {
 
 impl Charged {
     #[inline(always)]
-    pub(crate) fn new(at: Timestamp, taken: Taken, limit: &Arc<NamedLimit>) -> Self {
+    pub(crate) fn new(at: Timestamp, taken: Taken, limit: Arc<NamedLimit>) -> Self {
         Self { at, taken, limit: CachedLimit::new(limit) }
     }
 

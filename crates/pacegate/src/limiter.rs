@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::check::{Check, check_idempotency_key, fingerprint};
-use crate::decision::{Charged, Decision};
+use crate::decision::{Charged, Decision, reuse};
 use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::{CheckError, InvalidRules};
 use crate::identity::{self, IPV6_PREFIX};
@@ -204,7 +204,7 @@ impl Limiter {
             let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
             let cost = limit.cost_of(&check.all_costs())?;
             let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
-            Some(Charged::new(at, taken, limit))
+            Some(Charged::new(at, taken, reuse(limit)))
         })
     }
 
@@ -219,7 +219,7 @@ impl Limiter {
         self.rules.with(|rules| {
             let limit = rules.default_of_keys()?;
             let (at, taken) = store.take_known(&charge(limit, key, "", Cost::ONE))?;
-            Some(Charged::new(at, taken, limit))
+            Some(Charged::new(at, taken, reuse(limit)))
         })
     }
 

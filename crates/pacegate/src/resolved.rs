@@ -74,7 +74,7 @@ impl Resolved<'_> {
 
     /// Decides with a store in this process.
     pub(crate) fn run_in(
-        self,
+        mut self,
         store: &MemoryStore,
         check: &Check<'_>,
         act: Act,
@@ -85,7 +85,9 @@ impl Resolved<'_> {
             && !charge.shadow
             && let Some((at, taken)) = store.take_known(charge)
         {
-            return Ok(Charged::new(at, taken, &self.applied[0].0).into());
+            drop(charges);
+            let (limit, _) = self.applied.swap_remove(0);
+            return Ok(Charged::new(at, taken, limit).into());
         }
         let outcome = store.apply_now(&command(check, act, &charges), None)?;
         drop(charges);

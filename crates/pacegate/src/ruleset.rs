@@ -10,6 +10,7 @@ use pacegate_store::FailureMode;
 use smallvec::SmallVec;
 
 use crate::check::Check;
+use crate::decision::reuse;
 use crate::descriptor::DescriptorRule;
 use crate::descriptor::set::DescriptorSet;
 use crate::endpoint::{Endpoint, PathOptions};
@@ -138,7 +139,7 @@ fn limit_for(
     // Most users have neither, and this test is cheap.
     let has_numbers = |profile: &&Profile| !profile.overrides.is_empty() || !profile.custom_limits.is_empty();
     let Some(profile) = profile.filter(has_numbers).filter(|_| limit.dimension() == dimension) else {
-        return limit.clone();
+        return reuse(limit);
     };
     let replaced = |numbers: &[(String, LimitOverride)], why| {
         // Numbers that do not suit the algorithm of the rule are rejected when they are set, but
@@ -147,7 +148,7 @@ fn limit_for(
     };
     let custom = || if can_be_custom { replaced(&profile.custom_limits, LimitSource::Custom) } else { None };
     let replaced = replaced(&profile.overrides, LimitSource::Override).or_else(custom);
-    replaced.map_or_else(|| limit.clone(), Arc::new)
+    replaced.map_or_else(|| reuse(limit), Arc::new)
 }
 
 /// Maximum number of rules in force: of the file, its descriptors and the catalog together.
@@ -288,7 +289,7 @@ impl RuleSet {
             for (dimension, identifier) in check.pairs() {
                 let limits = plan.of(dimension);
                 let charged = limits.iter().filter(|limit| limit.cost_of(&costs).is_some());
-                applied.extend(charged.map(|limit| (limit.clone(), identifier)));
+                applied.extend(charged.map(|limit| (reuse(limit), identifier)));
             }
         }
         if let Some(limit) = check.own_limit() {

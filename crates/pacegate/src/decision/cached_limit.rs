@@ -17,16 +17,26 @@ thread_local! {
 #[derive(Clone, Debug)]
 pub(super) struct CachedLimit(Option<Arc<NamedLimit>>);
 
+/// A reference to a limit: the spare one of this thread if it has one.
+#[inline(always)]
+pub(crate) fn reuse(limit: &Arc<NamedLimit>) -> Arc<NamedLimit> {
+    // A thread that ends has no spare reference any more.
+    let reused = SPARE.try_with(|spare| match spare.take() {
+        Some(other) if !Arc::ptr_eq(&other, limit) => {
+            spare.set(Some(other));
+            None
+        }
+        spare => spare,
+    });
+    reused.ok().flatten().unwrap_or_else(|| limit.clone())
+}
+
 impl CachedLimit {
     pub(super) const NONE: Self = Self(None);
 
     #[inline(always)]
-    pub(super) fn new(limit: &Arc<NamedLimit>) -> Self {
-        // A thread that ends has no spare reference any more.
-        match SPARE.try_with(Cell::take) {
-            Ok(Some(spare)) if Arc::ptr_eq(&spare, limit) => Self(Some(spare)),
-            _ => Self(Some(limit.clone())),
-        }
+    pub(super) fn new(limit: Arc<NamedLimit>) -> Self {
+        Self(Some(limit))
     }
 
     #[inline]
@@ -57,19 +67,21 @@ mod tests {
     fn dropped_reference_is_reused() {
         let limit = Arc::new(NamedLimit::default("key", Limit::largest(), FailureMode::default()));
         for _ in 0..3 {
-            let first = CachedLimit::new(&limit);
+            let first = CachedLimit::new(reuse(&limit));
             let second = first.clone();
             assert_eq!((Arc::strong_count(&limit), first.as_slice().len()), (3, 1));
             drop((first, second));
         }
-        // One reference is left for the next decision; another limit takes its place.
-        assert_eq!(Arc::strong_count(&limit), 2);
+        // One reference is left for the next decision, until one under another limit is dropped.
         let other = Arc::new(NamedLimit::default("key", Limit::largest(), FailureMode::default()));
-        assert!(Arc::ptr_eq(&CachedLimit::new(&other).as_slice()[0], &other));
-        assert_eq!(Arc::strong_count(&limit), 1);
+        let reference = CachedLimit::new(reuse(&other));
+        assert!(Arc::ptr_eq(&reference.as_slice()[0], &other));
+        assert_eq!(Arc::strong_count(&limit), 2);
+        drop(reference);
+        assert_eq!((Arc::strong_count(&limit), Arc::strong_count(&other)), (1, 2));
         // A thread keeps none after its end.
         let moved = limit.clone();
-        thread::spawn(move || drop(CachedLimit::new(&moved))).join().unwrap();
+        thread::spawn(move || drop(CachedLimit::new(reuse(&moved)))).join().unwrap();
         assert_eq!(Arc::strong_count(&limit), 1);
     }
 }
