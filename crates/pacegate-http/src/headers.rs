@@ -102,6 +102,12 @@ impl<F: FnMut(HeaderName, HeaderValue)> Target for Callback<F> {
 }
 
 impl Families {
+    /// Whether no headers are written.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        !self.x_ratelimit && !self.ietf
+    }
+
     /// Selects these families, which may be none.
     pub fn new(families: &[HeaderFamily]) -> Self {
         Self {

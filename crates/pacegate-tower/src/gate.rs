@@ -118,6 +118,14 @@ impl Gate {
         parts: &CheckParts<'_>,
         request: &RequestHead<'_>,
     ) -> Result<Decision, CheckError> {
+        // The most common layer: one identity and one plan.
+        if let (CheckParts { identities, target: None, plan: None, cost }, [plan]) = (parts, &*self.plans)
+            && let ([identity], None, None) = (&**identities, &self.limit, &self.observer)
+            && let Some(decision) =
+                self.limiter.check_known_now(identity.dimension(), identity.identifier(), plan, *cost)
+        {
+            return Ok(decision);
+        }
         let check = parts.check(self).ok_or(CheckError::NoIdentity)?;
         match &self.observer {
             None => self.limiter.check_now(&check),

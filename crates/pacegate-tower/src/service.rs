@@ -97,7 +97,8 @@ fn decide<B: ResponseBody>(gate: &Gate, request: &RequestHead<'_>) -> Verdict<B>
     match gate.check_now(&parts, request) {
         Ok(decision) if !decision.allowed() => reject(gate.deny(&parts, &decision, &Caller::of(request))),
         Ok(decision) if gate.shaping.is_some() && !delay(&decision).is_zero() => wait(parts, Some(decision)),
-        Ok(decision) => Verdict::Pass(Some(decision)),
+        // Without headers, nothing needs the decision any more.
+        Ok(decision) => Verdict::Pass(Some(decision).filter(|_| !gate.responder.families.is_empty())),
         Err(error) => match gate.reject_failed(&error, &Caller::of(request)) {
             Some(response) => reject(response),
             None => Verdict::Pass(None),

@@ -53,6 +53,11 @@ pub(crate) struct Costs<'a> {
 }
 
 impl Costs<'_> {
+    /// A cost in requests alone.
+    pub(crate) fn requests(cost: Cost) -> Self {
+        Self { requests: cost, others: &[] }
+    }
+
     /// Returns the cost in a unit (`None` for requests), or `None` if there is none.
     #[inline(always)]
     pub(crate) fn of(&self, unit: Option<&str>) -> Option<Cost> {

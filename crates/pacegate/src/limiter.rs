@@ -13,7 +13,7 @@ use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, StoreError};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::check::{Check, check_idempotency_key, fingerprint};
+use crate::check::{Check, Costs, check_idempotency_key, fingerprint};
 use crate::decision::{Charged, Decision, reuse};
 use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::{CheckError, InvalidRules};
@@ -199,13 +199,39 @@ impl Limiter {
         if check.endpoint.is_some() || check.limit.is_some() || check.idempotency.is_some() {
             return None;
         }
+        self.charge_known(dimension, identifier, plan, &check.all_costs())
+    }
+
+    #[inline]
+    fn charge_known(
+        &self,
+        dimension: &str,
+        identifier: &str,
+        plan: &str,
+        costs: &Costs<'_>,
+    ) -> Option<Charged> {
         let Backend::Memory(store) = self.stores.backend(0) else { return None };
         self.rules.with(|rules| {
             let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
-            let cost = limit.cost_of(&check.all_costs())?;
-            let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
+            let (at, taken) = store.take_known(&charge(limit, identifier, "", limit.cost_of(costs)?))?;
             Some(Charged::new(at, taken, reuse(limit)))
         })
+    }
+
+    /// The same fast path for layers, which would otherwise build a check for every request.
+    #[doc(hidden)]
+    #[inline]
+    pub fn check_known_now(
+        &self,
+        dimension: &str,
+        identifier: &str,
+        plan: &str,
+        cost: Cost,
+    ) -> Option<Decision> {
+        if self.remote.is_some() || self.observing.is_on() {
+            return None;
+        }
+        self.charge_known(dimension, identifier, plan, &Costs::requests(cost)).map(Decision::from)
     }
 
     /// Fast path for a bare key, to which only the default limit applies. `None` means that nothing
