@@ -28,14 +28,15 @@
 //! are atomic and cannot deadlock. An idempotency key is locked before any shard and stays locked
 //! from the lookup to the record, so that concurrent duplicates are charged once. Tests explore the
 //! interleavings with shuttle. One short lock on one of 128 shards costs less than a lock-free map
-//! or an async mutex, and several shards can be held at once, which chains need.
+//! or an async mutex, and several shards can be held at once, which chains need. A thread that
+//! finds a shard locked yields its processor until it is free; see `sync.rs` for the reason.
 //!
 //! # Bounds
 //!
-//! Entries are stored densely in a list per shard with a 4-byte index over it. An entry has 80
-//! bytes, which include identifiers of up to 24 bytes. The rule's name, dimension and scope are
-//! represented by 94 bits of SHA-256; identifiers are stored as they are, or as their SHA-256 above
-//! 512 bytes.
+//! Entries are stored densely in a list per shard with an index of 4-byte slots over it. An entry
+//! has 80 bytes, which include identifiers of up to 24 bytes. The rule's name, dimension and scope
+//! are represented by 94 bits of SHA-256; identifiers are stored as they are, or as their SHA-256
+//! above 512 bytes.
 //!
 //! Every command pays one step towards a sweep of 64 entries in the next shard in turn, whichever
 //! shard it touched itself. The sweep drops keys whose state equals a fresh one. A new key in a
@@ -66,8 +67,8 @@
 //!
 //! # Where to go next
 //!
-//! `store.rs` has the locking, `shard.rs` the entries and the sweep. The `Store` trait is in
-//! `pacegate-store`; the decisions are made by `pacegate_core::chain`.
+//! `store.rs` has the locking, `shard.rs` the entries and the sweep, `index.rs` the lookup. The
+//! `Store` trait is in `pacegate-store`; the decisions are made by `pacegate_core::chain`.
 
 mod clock;
 mod idempotency;
