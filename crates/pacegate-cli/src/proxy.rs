@@ -89,6 +89,8 @@ impl Proxy {
                 Failure::Misused(anyhow!("--user-header: `{name}` is not a valid header name"))
             })?;
         }
+        // From before the file is read, so that no change is missed.
+        let watch = Watch::new(self.config.clone());
         let mut config = Config::load(self.config.as_deref()).map_err(|errors| {
             let file =
                 self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
@@ -101,9 +103,9 @@ impl Proxy {
             .build()
             .context("could not start the runtime")?;
         let logging = runtime.block_on(async { Logging::start(&config) }).map_err(Failure::Misused)?;
-        let tls = config.server.tls.as_ref().map(|tls| Tls::load(&tls.files)).transpose();
+        let tls = config.server.tls.as_ref().map(|tls| reload::load_certificates(&tls.files)).transpose();
         let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
-        let served = runtime.block_on(self.serve(config, upstream, tls));
+        let served = runtime.block_on(self.serve(config, watch, upstream, tls));
         logging.finish();
         Ok(served?)
     }
@@ -128,7 +130,14 @@ impl Proxy {
         })
     }
 
-    async fn serve(self, config: Config, upstream: Upstream, tls: Option<Arc<Tls>>) -> anyhow::Result<()> {
+    async fn serve(
+        self,
+        config: Config,
+        watch: Watch,
+        upstream: Upstream,
+        tls: Option<(Watch, Arc<Tls>)>,
+    ) -> anyhow::Result<()> {
+        let (certificates, tls) = tls.unzip();
         let limiter = pacegate_connect::from_parsed(&config).await?;
         let app = App::operations(&config, limiter.clone());
         let layer = self.layer(&config, limiter.clone(), app.clone())?;
@@ -157,17 +166,14 @@ impl Proxy {
         let (server, paths, path) = (config.server.clone(), config.paths, self.config);
         let follow = async {
             match path {
-                Some(path) => pacegate_connect::follow(path, limiter).await,
+                Some(path) => pacegate_connect::follow_from(watch, path, limiter).await,
                 None => std::future::pending().await,
             }
         };
         let certificates = async {
-            match &tls {
-                Some(tls) => {
-                    reload::follow_certificates(tls.clone(), Watch::new(tls.files().paths().map(Into::into)))
-                        .await
-                }
-                None => std::future::pending().await,
+            match (&tls, certificates) {
+                (Some(tls), Some(watch)) => reload::follow_certificates(tls.clone(), watch).await,
+                _ => std::future::pending().await,
             }
         };
         let (phase, phases) = watch::channel(Phase::Serving);

@@ -6,19 +6,29 @@ use std::sync::Arc;
 
 use pacegate_config::{Config, StoreConfig};
 use pacegate_connect::Watch;
+use pacegate_http::TlsFiles;
+use pacegate_http::server::TlsError;
 use pacegate_server::{Live, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::log_warnings;
 
-/// Reloads `path` when it changes and on SIGHUP, until the task is aborted. `started` is the
-/// configuration at the start.
-pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
+/// A configuration file that is followed.
+pub(crate) struct Followed {
+    pub(crate) path: PathBuf,
+    /// The configuration at the start.
+    pub(crate) started: Config,
+    /// Began before the file was read.
+    pub(crate) watch: Watch,
+}
+
+/// Reloads the file when it changes and on SIGHUP, until the task is aborted.
+pub(crate) async fn follow(followed: Followed, live: Arc<Live>) {
+    let Followed { path, started, mut watch } = followed;
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
         tracing::error!("no handler for SIGHUP; the configuration file is not reloaded");
         return;
     };
-    let mut watch = Watch::new([path.clone()]);
     loop {
         tokio::select! {
             _ = hang_up.recv() => watch.acknowledge(),
@@ -26,6 +36,12 @@ pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
         }
         reload(&path, &started, &live).await;
     }
+}
+
+/// Loads the certificates, and watches their files from before they are read.
+pub(crate) fn load_certificates(files: &TlsFiles) -> Result<(Watch, Arc<Tls>), TlsError> {
+    let watch = Watch::new(files.paths().map(Into::into));
+    Ok((watch, Tls::load(files)?))
 }
 
 /// Reloads the certificates when one of their files changes and on SIGHUP, until the task is

@@ -18,7 +18,7 @@ use crate::config::log_warnings;
 use crate::files;
 use crate::logging::Logging;
 use crate::output::say;
-use crate::reload;
+use crate::reload::{self, Followed};
 use crate::{Failure, stores};
 
 /// The environment variable that sets the admin key.
@@ -60,13 +60,15 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        // From before the file is read, so that no change is missed.
+        let watch = Watch::new(self.config.clone());
         let mut config = Config::load(self.config.as_deref()).map_err(|errors| {
             let file =
                 self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
             Failure::Misused(anyhow!("{file} is invalid:\n{errors}"))
         })?;
         // Compared with the file after each change of it.
-        let followed = self.config.map(|path| (path, config.clone()));
+        let followed = self.config.map(|path| Followed { path, started: config.clone(), watch });
         if let Some(url) = self.catalog {
             config.catalog.url = url;
         }
@@ -101,15 +103,13 @@ impl Serve {
             .build()
             .context("could not start the runtime")?;
         let logging = runtime.block_on(async { Logging::start(&config) }).map_err(Failure::Misused)?;
-        log_warnings(followed.as_ref().map(|(path, _)| path.as_path()), &config);
+        log_warnings(followed.as_ref().map(|followed| followed.path.as_path()), &config);
         if let Some(length) = key_length.filter(|length| *length < AdminKey::LENGTH_SAFE) {
             let expected = AdminKey::LENGTH_SAFE;
             tracing::warn!(length, expected, "{ADMIN_KEY} is short and can be guessed");
         }
-        let tls = config.server.tls.as_ref().map(|tls| Tls::load(&tls.files)).transpose();
+        let tls = config.server.tls.as_ref().map(|tls| reload::load_certificates(&tls.files)).transpose();
         let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
-        // Watched for as long as the service runs.
-        let tls = tls.map(|tls| (Watch::new(tls.files().paths().map(Into::into)), tls));
         let served = runtime.block_on(serve(config, followed, tls, admin_key, self.wait_for_store));
         logging.finish();
         Ok(served?)
@@ -129,7 +129,7 @@ fn bounded_by_default(mut config: Config) -> Config {
 
 async fn serve(
     config: Config,
-    followed: Option<(PathBuf, Config)>,
+    followed: Option<Followed>,
     tls: Option<(Watch, Arc<Tls>)>,
     chosen: Option<String>,
     wait_for_store: bool,
@@ -180,8 +180,8 @@ async fn serve(
         background.spawn(reload::follow_certificates(tls.clone(), watch));
         listeners = listeners.tls(tls);
     }
-    if let Some((path, started)) = followed {
-        background.spawn(reload::follow(path, started, live.clone()));
+    if let Some(followed) = followed {
+        background.spawn(reload::follow(followed, live.clone()));
     }
     // All rules in force: those of the file and those of the catalog.
     let sources = live.sources();

@@ -79,8 +79,9 @@ pub fn follow(path: PathBuf, limiter: Limiter) -> impl Future<Output = ()> + Sen
     follow_from(Watch::new([path.clone()]), path, limiter)
 }
 
-/// Like [`follow`], including changes since `watch` was created.
-pub(crate) async fn follow_from(mut watch: Watch, path: PathBuf, limiter: Limiter) {
+/// Like [`follow`], including changes since `watch` was created, which is best done before the file
+/// is first read.
+pub async fn follow_from(mut watch: Watch, path: PathBuf, limiter: Limiter) {
     loop {
         watch.changed().await;
         reload(&path, &limiter);

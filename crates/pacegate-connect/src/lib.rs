@@ -54,7 +54,7 @@ use pacegate::{InvalidRules, Limiter, StoreError};
 use pacegate_config::{Config, ConfigErrors, ServiceConfig};
 use thiserror::Error;
 
-pub use follow::{Watch, follow};
+pub use follow::{Watch, follow, follow_from};
 #[cfg(feature = "service")]
 pub use service::Service;
 pub use stores::{connect, url_errors};
