@@ -43,7 +43,7 @@ impl Index {
     pub(crate) fn push(&mut self, hash: u64, position: usize, hash_at: impl Fn(usize) -> u64) {
         if position >= usable(self.slots.len()) {
             // By a half: a table that doubles would leave more memory unused.
-            self.resize((self.slots.len() * 3 / 2).max(8), hash_at);
+            self.resize((self.slots.len() * 3 / 2).max(8), position, hash_at);
         }
         self.place(hash, position);
     }
@@ -79,14 +79,16 @@ impl Index {
     pub(crate) fn shrink(&mut self, positions: usize, hash_at: impl Fn(usize) -> u64) {
         let length = (positions * 2).max(8);
         if length < self.slots.len() {
-            self.resize(length, hash_at);
+            self.resize(length, positions, hash_at);
         }
     }
 
-    fn resize(&mut self, length: usize, hash_at: impl Fn(usize) -> u64) {
-        let old = std::mem::replace(&mut self.slots, vec![EMPTY; length].into());
-        for slot in old.into_iter().filter(|slot| *slot != EMPTY) {
-            self.place(hash_at(position(slot)), position(slot));
+    /// Makes a new table of the first `positions`, in their order: entries that are next to each
+    /// other are read several times faster than in the order of their hashes.
+    fn resize(&mut self, length: usize, positions: usize, hash_at: impl Fn(usize) -> u64) {
+        self.slots = vec![EMPTY; length].into();
+        for position in 0..positions {
+            self.place(hash_at(position), position);
         }
     }
 
