@@ -61,8 +61,8 @@ enum Kind {
 impl Kind {
     fn start(self) -> Database {
         match self {
-            Self::Mariadb => Database::MariaDb(MariaDb::start()),
-            Self::Postgres => Database::Postgres(Postgres::start()),
+            Self::Mariadb => Database::MariaDb(MariaDb::start_with(MariaDb::DURABLE)),
+            Self::Postgres => Database::Postgres(Postgres::start_with(Postgres::DURABLE)),
         }
     }
 }

@@ -30,8 +30,14 @@ fn main() -> Result<()> {
     println!("{}\n", machine::description());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // The first is stopped before the second is started.
-    let maria_db = measure(&Database::MariaDb(MariaDb::start()), &runtime, duration, connections)?;
-    let postgres = measure(&Database::Postgres(Postgres::start()), &runtime, duration, connections)?;
+    let maria_db =
+        measure(&Database::MariaDb(MariaDb::start_with(MariaDb::DURABLE)), &runtime, duration, connections)?;
+    let postgres = measure(
+        &Database::Postgres(Postgres::start_with(Postgres::DURABLE)),
+        &runtime,
+        duration,
+        connections,
+    )?;
     println!(
         "{ROUNDS} rounds of {} s for each row, interleaved. Naive: {NAIVE_CONNECTIONS} connections, a transaction for each check. Store: {connections} connections.\n",
         duration.as_secs()

@@ -28,8 +28,10 @@ fn main() -> Result<()> {
     let (duration, connections) = (Duration::from_secs(arguments.seconds.max(1)), arguments.connections);
     println!("{}\n", machine::description());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let databases: [fn() -> Database; 2] =
-        [|| Database::MariaDb(MariaDb::start()), || Database::Postgres(Postgres::start())];
+    let databases: [fn() -> Database; 2] = [
+        || Database::MariaDb(MariaDb::start_with(MariaDb::DURABLE)),
+        || Database::Postgres(Postgres::start_with(Postgres::DURABLE)),
+    ];
     for start in databases {
         // The first is stopped before the second is started.
         let database = start();

@@ -52,6 +52,10 @@ GRANT ALL ON pacegate.* TO pacegate@'%';
 pub struct MariaDb(Database);
 
 impl MariaDb {
+    /// Arguments of a server that waits for the disk, for measurements. See
+    /// [`Postgres::DURABLE`](super::Postgres::DURABLE).
+    pub const DURABLE: &[&str] = &["--innodb-flush-log-at-trx-commit=1"];
+
     /// Starts a server with an empty database `pacegate`, and returns when it responds.
     pub fn start() -> Self {
         Self::start_with(&[])
@@ -85,7 +89,7 @@ database_server!(MariaDb, "mysql");
 fn server(directory: &Path, port: u16) -> Command {
     let mut command = mariadbd(directory);
     command.args(["--bind-address=127.0.0.1", "--skip-name-resolve", &format!("--port={port}")]);
-    command.arg("--innodb-buffer-pool-size=64M");
+    command.args(["--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=2"]);
     command.arg(option("--socket", &directory.join("socket")));
     command.arg(option("--pid-file", &directory.join("pid")));
     command

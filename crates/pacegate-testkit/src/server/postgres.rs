@@ -37,7 +37,7 @@ static TEMPLATE: LazyLock<Template> = LazyLock::new(|| {
     let sql = path.join("sql");
     fs::write(&sql, SETUP).expect("a file in a temporary directory");
     let mut setup = as_postgres("postgres");
-    setup.args(["--single", "-j", "-D"]).arg(path.join("data")).arg("postgres");
+    setup.args(["--single", "-j", "-F", "-D"]).arg(path.join("data")).arg("postgres");
     run(setup.current_dir(path).stdin(File::open(&sql).expect("written above")).stdout(Stdio::piped()));
     fs::remove_file(sql).expect("written above");
     Template::of(path)
@@ -79,6 +79,10 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
 pub struct Postgres(Database);
 
 impl Postgres {
+    /// Arguments of a server that waits for the disk, for measurements. Others do not: a killed
+    /// server loses nothing without it, and a disk can be busy for longer than a test waits.
+    pub const DURABLE: &[&str] = &["-c", "fsync=on"];
+
     /// Starts a server with an empty database `pacegate`, and returns when it responds.
     pub fn start() -> Self {
         Self::start_with(&[])
@@ -144,7 +148,7 @@ fn server(directory: &Path, port: u16) -> Command {
     let settings = ["listen_addresses=127.0.0.1", &sockets, "shared_buffers=32MB", "max_connections=100"];
     // The last setting keeps shared memory in the data directory, where it does not outlive a
     // killed server.
-    for setting in settings.into_iter().chain(["dynamic_shared_memory_type=mmap"]) {
+    for setting in settings.into_iter().chain(["fsync=off", "dynamic_shared_memory_type=mmap"]) {
         command.args(["-c", setting]);
     }
     command
