@@ -62,12 +62,12 @@ fn inner_crates_do_not_depend_on_outer_ones() {
                 "compact_str",
                 "crossbeam-utils",
                 "foldhash",
-                "hashbrown",
                 "parking_lot",
                 "quanta",
                 "sha2",
                 "shuttle",
                 "smallvec",
+                "spin",
             ],
         ),
         (

@@ -131,10 +131,13 @@ database_tests!(
 
 #[test]
 fn additional_arguments_reach_the_server() {
-    let server = MariaDb::start_with(&["--max-connections=23"]);
-    assert_eq!(server.query("SELECT @@max_connections, @@innodb_flush_log_at_trx_commit"), "23\t1");
-    let server = Postgres::start_with(&["-c", "max_connections=23"]);
-    assert_eq!(server.query("SELECT current_setting('max_connections'), current_setting('fsync')"), "23\ton");
+    let settings = "SELECT @@max_connections, @@innodb_flush_log_at_trx_commit";
+    assert_eq!(MariaDb::start_with(&["--max-connections=23"]).query(settings), "23\t2");
+    let durable = MariaDb::start_with(MariaDb::DURABLE);
+    assert_eq!(durable.query("SELECT @@innodb_flush_log_at_trx_commit"), "1");
+    let settings = "SELECT current_setting('max_connections'), current_setting('fsync')";
+    assert_eq!(Postgres::start_with(&["-c", "max_connections=23"]).query(settings), "23\toff");
+    assert_eq!(Postgres::start_with(Postgres::DURABLE).query(settings), "100\ton");
 }
 
 /// Child processes of a server freeze and end with it.
