@@ -98,7 +98,7 @@ impl Kind {
     /// If the library rejects the limit.
     pub fn build(self, keys: usize) -> Result<Box<dyn Contender>> {
         Ok(match self {
-            Self::Pacegate => Box::new(pacegate::ByPlan::new()?),
+            Self::Pacegate => Box::new(pacegate::ByPlan::new(keys)?),
             Self::PacegateKey => Box::new(pacegate::ByKey::new()?),
             Self::PacegateRule => Box::new(pacegate::ByRule::new()?),
             Self::Governor => Box::new(governor::Governor::new()?),

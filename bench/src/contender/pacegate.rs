@@ -1,7 +1,9 @@
 //! Pacegate: one token bucket over the default store, reached in three ways.
 
+use std::sync::Arc;
+
 use anyhow::Result;
-use pacegate::{Algorithm, Check, Cost, Limit, Limiter, Plan, Profile, Rule};
+use pacegate::{Algorithm, Check, Cost, Limit, Limiter, MemoryOptions, MemoryStore, Plan, Profile, Rule};
 
 use super::{BURST, Contender, PERIOD, TOKENS};
 
@@ -13,8 +15,11 @@ fn limit() -> Result<Limit> {
 pub(super) struct ByPlan(Plan);
 
 impl ByPlan {
-    pub(super) fn new() -> Result<Self> {
-        Ok(Self(Limiter::builder().plan("bench", [limit()?]).build()?.plan("bench")?))
+    pub(super) fn new(keys: usize) -> Result<Self> {
+        let default = MemoryOptions::default();
+        let options = MemoryOptions { max_keys: default.max_keys.max(2 * keys), ..default };
+        let builder = Limiter::builder().memory(Arc::new(MemoryStore::new(options)));
+        Ok(Self(builder.plan("bench", [limit()?]).build()?.plan("bench")?))
     }
 }
 
